@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from architectures._delta_mixer import State, full, unit, without_weight_decay
+from architectures._delta_mixer import State, unit, without_weight_decay
 from architectures.gated_deltanet import GatedDeltaNet
-from regbench.models.heads import join_heads, split_heads
+from regbench.models.heads import full, join_heads, split_heads
 from regbench.models.mixer import Mixer, Paper
 from regbench.ops.delta_rule import delta_rule
 

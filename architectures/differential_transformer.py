@@ -10,9 +10,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from architectures._attention import Cache, attend, empty_cache
-from architectures._delta_mixer import full
 from regbench.models import mixer
-from regbench.models.heads import head_width, join_heads, split_heads
+from regbench.models.heads import full, head_width, join_heads, split_heads
 from regbench.models.rotary import rotate
 from regbench.ops.attention.naive import attention_weights
 

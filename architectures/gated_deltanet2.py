@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from architectures._delta_mixer import State, full, start_small, unit
+from architectures._delta_mixer import State, start_small, unit
 from architectures.kimi_delta_attention import KimiDeltaAttention
-from regbench.models.heads import join_heads, split_heads
+from regbench.models.heads import full, join_heads, split_heads
 from regbench.models.mixer import Mixer, Paper
 from regbench.ops.delta_rule import delta_rule
 

@@ -9,9 +9,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from architectures._delta_mixer import full, start_small
+from architectures._delta_mixer import start_small
 from regbench.models import mixer
-from regbench.models.heads import head_width, join_heads, split_heads
+from regbench.models.heads import full, head_width, join_heads, split_heads
 from regbench.ops.linear_attention import linear_attention
 
 

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from architectures._attention import Cache, empty_cache
-from architectures._delta_mixer import full, unit
+from architectures._delta_mixer import unit
 from regbench.models import mixer
-from regbench.models.heads import head_width, join_heads, split_heads
+from regbench.models.heads import full, head_width, join_heads, split_heads
 from regbench.models.short_conv import ShortConv
 
 State = tuple[Tensor, Cache]

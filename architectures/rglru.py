@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from architectures._delta_mixer import full
 from architectures.mlstm import BlockLinear
 from regbench.models import mixer
-from regbench.models.heads import head_width
+from regbench.models.heads import full, head_width
 from regbench.models.short_conv import ShortConv
 from regbench.ops.linear_attention import linear_attention
 

@@ -9,10 +9,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from architectures._delta_mixer import full
 from architectures.rwkv import NEARLY_ZERO, SquaredReLU, shift_tokens
 from regbench.models import mixer
-from regbench.models.heads import head_width, join_heads, split_heads
+from regbench.models.heads import full, head_width, join_heads, split_heads
 from regbench.ops.linear_attention import linear_attention
 
 State = tuple[Tensor, Tensor, Tensor]
@@ -74,8 +73,8 @@ class TimeMixing(nn.Module):
         k, v, r, log_w = (
             split_heads(part, self.n_heads) for part in (self.key(k), self.value(v), self.receptance(r), log_w)
         )
-        later = (F.pad(part, (0, 0, 1, 0))[:, :, :-1] for part in (k, v, log_w))
-        z, S = linear_attention(r, *later, S)
+        k_before, v_before, w_before = (F.pad(part, (0, 0, 1, 0))[:, :, :-1] for part in (k, v, log_w))
+        z, S = linear_attention(r, k_before, v_before, w_before, S)
         z = z + (r * split_heads(self.bonus[None, None], self.n_heads) * k).sum(-1, keepdim=True) * v
         S = log_w[:, :, -1, :, None].exp() * S + full(k[:, :, -1, :, None] * v[:, :, -1, None])
         # By PyTorch's op itself, as its module refuses a single position of one sequence where heads have one channel.

@@ -10,10 +10,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from architectures._delta_mixer import full
 from architectures.mlstm import BlockLinear
 from regbench.models import mixer
-from regbench.models.heads import head_width
+from regbench.models.heads import full, head_width
 from regbench.models.short_conv import ShortConv
 
 State = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]

@@ -13,7 +13,7 @@ from regbench.utils.errors import escaped
 
 if TYPE_CHECKING:
     from regbench.evaluation.baselines import Announce
-    from regbench.leaderboard.case import Findings
+    from regbench.leaderboard.claim import Findings
 
 
 def stderr() -> Console:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import score_baselines
 from regbench.evaluation.given import Given, check_shape, given
-from regbench.evaluation.guards import HonestyCheck, probe, require_bottleneck
+from regbench.evaluation.guards import CUTS, TOLERANCE, CutCheck, HonestyCheck, require_bottleneck
 from regbench.evaluation.predictions import StoredPredictions, store
 from regbench.metrics.reach import reach_of
 from regbench.metrics.scores import normalized_scores, score, score_records
@@ -55,7 +56,11 @@ def evaluate_predictor(
     instances = track.instances(split)
     announce(f"predicting the {split} split of {track.name}")
     started = time.perf_counter()
-    stored = predictions_of(one, track.task, instances)
+    task = track.task
+    fresh = None
+    if split == "test" and task.portable:  # what makes fresh ones makes them as the test split
+        fresh = task.fresh(track.definition.splits, CUTS, secrets.randbits(48))
+    stored = predictions_of(one, task, instances, fresh)
     seconds = time.perf_counter() - started
     baselines = score_baselines(track, instances, lambda b: announce(f"scoring the baseline {b}"))
     result = result_of(
@@ -148,16 +153,14 @@ def weights_digest(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def predictions_of(one: Given, task: Task, instances: Instances) -> StoredPredictions:
+def predictions_of(one: Given, task: Task, instances: Instances, fresh: Instances | None) -> StoredPredictions:
     """What it predicts for every instance, in the form in which a run keeps its predictions.
 
     Raises:
         UserError: It sees what it predicts, it is shifted by one place, or its rows are not what they are said to be.
     """
     with _in_evaluation_mode(one.module):
-        if one.rows is None:
-            probe(one, instances)
-        return stored_of(one, task, instances)
+        return stored_of(one, task, instances, fresh)
 
 
 @contextmanager
@@ -173,9 +176,19 @@ def _in_evaluation_mode(module: nn.Module | None) -> Iterator[None]:
             part.training = training
 
 
-def stored_of(one: Given, task: Task, instances: Instances) -> StoredPredictions:
-    """Asks for all predictions, and weighs them against the tokens and the truth on the way."""
-    honesty = HonestyCheck(task)
+def stored_of(
+    one: Given, task: Task, instances: Instances, fresh: Instances | None = None, tolerance: float = TOLERANCE
+) -> StoredPredictions:
+    """Asks for all predictions, weighs them against the tokens and the truth on the way, and then asks for some once more.
+
+    Args:
+        one: What predicts.
+        task: The task.
+        instances: What is predicted.
+        fresh: Others of the same kind, if there are any; see `CutCheck`.
+        tolerance: The share of the largest number in a row by which it may differ when it is asked for again.
+    """
+    honesty, cuts = HonestyCheck(task), CutCheck(instances, fresh)
     at_once = rows_at_once(one.io, instances.tokens.shape[1], 64)
     rows = predict_in_batches(one, instances, at_once) if one.rows is None else _rows_of_array(one, instances, at_once)
 
@@ -183,11 +196,14 @@ def stored_of(one: Given, task: Task, instances: Instances) -> StoredPredictions
         start = 0
         for batch in rows:
             honesty.add(batch, instances[start : start + len(batch)])
+            cuts.add(batch, start)
             start += len(batch)
             yield batch
 
     stored = store(task, watched(), instances)
-    honesty.judge(one)
+    honesty.judge(one, cuts)
+    if one.rows is None:  # an array cannot be asked
+        cuts.judge(one, tolerance)
     return stored
 
 

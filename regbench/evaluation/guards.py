@@ -1,40 +1,37 @@
 """Guards against predictions that cannot count: those that see what they predict, and those that are shifted by one place.
 
-A module or a callable is asked with changed tokens: a prediction may depend on nothing that comes after it. An array cannot be
-asked. Its rows are compared with the tokens beside them and with the truth.
+All predictions are compared with the tokens beside them and with the truth. A module or a callable is then asked again, about
+cut prompts: there what it must not see does not exist. Code that rewrites this module in its own process cannot be stopped.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
+from regbench.evaluation.cuts import prompts
 from regbench.evaluation.given import Given
 from regbench.models.predictor import rows_at_once
-from regbench.tasks.base import IO, Task, VectorIO
+from regbench.tasks.base import Task, VectorIO
 from regbench.tracks import Track
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
 
-PROBES = 31
-"""So many places of one instance are changed, to see which predictions change with them."""
+CUTS = 200
+"""So many cut prompts are asked about, after everything has been scored."""
 
-PROBE_TOLERANCE = 1e-3
+TOLERANCE = 1e-3
 """Two predictions are equal within this share of the largest number in their row."""
-
-ASKED_AGAIN = 64
-"""So many instances are asked about twice, to see whether predictions gain from what they must not see."""
 
 LARGEST_GAIN = 5.0
 """Standard errors. Rounding gains so much by chance once in a million times."""
 
-ROUNDED_NATS = 0.01
-"""What rounding may change in the logarithm of a probability."""
+ROUNDED = 1.0
+"""Added to a sum of squared gains, so that a single one is none."""
 
 LARGEST_Z = 6.0
 """Standard errors. An honest predictor agrees so well with the tokens by chance once in a billion times."""
@@ -57,217 +54,128 @@ def require_bottleneck(predictor: Any, track: Track) -> None:
         )
 
 
-# --- What a model sees: it is asked. ---
+# --- What a model sees: it is asked again. ---
 
 
-def probe(one: Given, instances: Instances) -> None:
-    """Refuses a model whose predictions depend on what they predict or on what follows, on chance, or on their batch.
+class CutCheck:
+    """Keeps some of the rows that are scored, and asks for them again with cut prompts, in random order and batches.
 
-    Raises:
-        UserError: The fault, in one line.
-    """
-    _probe_reach(one, instances)
-    _probe_padding(one, instances)
-    _probe_gain(one, instances)
-
-
-def _probe_reach(one: Given, instances: Instances) -> None:
-    """Changes the longest instance from a place on, at `PROBES` places, and sees which predictions change.
-
-    Raises:
-        UserError: Some that must not.
-    """
-    longest = int(instances.lengths.argmax())
-    tokens = instances.tokens[longest : longest + 1, : instances.lengths[longest]]
-    length = tokens.shape[1]
-    alone = one.predict(tokens)
-    if _changed(alone, one.predict(tokens)).any():
-        raise UserError(
-            f"the {one.what} gives other predictions when it is asked again: it is random, or keeps something"
-        )
-    places = np.unique(np.linspace(0, length - 1, PROBES).round().astype(int)).tolist()
-    reach, at_once = [], max(1, rows_at_once(one.io, length, PROBES + 2) - 2)
-    for some in (places[start : start + at_once] for start in range(0, len(places), at_once)):
-        changed = [_changed_from(tokens, place, one.io) for place in some]
-        first, *answers, last = one.predict(np.concatenate([tokens, *changed, tokens]))
-        if _changed(alone[0], first).any() or _changed(alone[0], last).any():
-            raise UserError(f"the {one.what}'s predictions of an instance depend on the others in its batch")
-        for place, rows in zip(some, answers, strict=True):
-            differs = _changed(alone[0], rows)
-            if differs.any():
-                reach.append((int(differs.argmax()) - place, place))
-    if not reach:
-        return
-    least, place = min(reach)
-    if least < 0:
-        raise UserError(
-            f"the {one.what} sees the future: changing token {place} changes the prediction of token {place + least}"
-        )
-    if least == 0:
-        raise UserError(_sees_itself(one, instances))
-    if least == 2 and len(reach) > 2:
-        # The places may be two apart. Then the row may still use the token between them.
-        between = [place + 1 for behind, place in reach if behind == 2]
-        rows = [one.predict(_changed_from(tokens, place, one.io))[0, place + 1] for place in between]
-        if not any(_changed(alone[0, place + 1], row) for place, row in zip(between, rows, strict=True)):
-            raise UserError(_late(one, " does not use the token just before the one it predicts"))
-
-
-def _probe_padding(one: Given, instances: Instances) -> None:
-    """Reads the shortest instance with the padding that a longer one in its batch would give it, and without.
-
-    Raises:
-        UserError: Its predictions differ.
-    """
-    shortest, longest = int(instances.lengths.argmin()), int(instances.lengths.max())
-    length = int(instances.lengths[shortest])
-    if length == longest:
-        return
-    padded = instances.tokens[shortest : shortest + 1, :longest]
-    if _changed(one.predict(padded)[:, :length], one.predict(padded[:, :length])).any():
-        raise UserError(f"the {one.what}'s predictions of an instance depend on the padding behind it")
-
-
-def _probe_gain(one: Given, instances: Instances) -> None:
-    """Sees whether predictions of tokens are better where the model is given these tokens, be the change as small as it may.
-
-    Raises:
-        UserError: They are.
-    """
-    if isinstance(one.io, VectorIO):  # a small change of a vector changes its score little
-        return
-    some = instances[np.arange(ASKED_AGAIN) % len(instances)]  # of few instances at several places
-    changed, (which, places) = change_behind(some, 0)
-    at_once = rows_at_once(one.io, some.tokens.shape[1], ASKED_AGAIN)
-
-    def at_places(tokens: NDArray[Any]) -> FloatArray:
-        """(K, V): of each batch only the rows at these places are kept."""
-        rows = []
-        for start in range(0, len(tokens), at_once):
-            here = (start <= which) & (which < start + at_once)
-            rows.append(one.predict(tokens[start : start + at_once])[which[here] - start, places[here]])
-        return np.concatenate(rows)
-
-    seeing, blind = at_places(some.tokens), at_places(changed.tokens)
-    if gain(seeing, blind, some.tokens[which, places]) > LARGEST_GAIN:
-        raise UserError(
-            f"the {one.what} sees the token that it predicts: its predictions change little with it, and are better for it"
-        )
-
-
-def change_behind(instances: Instances, seed: int) -> tuple[Instances, tuple[IntArray, IntArray]]:
-    """Instances that have the tokens of others from a scored place on.
-
-    Returns:
-        The instances; and of those with a scored place which they are (K,), and their places (K,).
-    """
-    rng, tokens = np.random.default_rng(seed), instances.tokens.copy()
-    which = np.flatnonzero(instances.scored.any(1))
-    places = np.array([rng.choice(np.flatnonzero(instances.scored[i])) for i in which], np.int64)
-    for i, place in zip(which, places, strict=True):
-        tokens[i, place:] = instances.tokens[i - 1, place:]
-    return replace(instances, tokens=tokens), (which, places)
-
-
-def gain(seeing: FloatArray, blind: FloatArray, tokens: NDArray[Any]) -> float:
-    """How much better distributions are that may have seen their tokens, in standard errors.
-
-    A prediction may be most likely right by a difference that is as small as rounding. Rounding is right as often as wrong.
+    A model that has seen what it predicts, or what follows, or the instances beside it, gives others then. So does one that
+    behaves for as long as it is watched. One that looks its answers up gives the same. So cut prompts of fresh instances, of
+    which there is nothing to look up, are among the others, and are not to be answered worse.
 
     Args:
-        seeing: (K, V), made with the tokens.
-        blind: (K, V), made with others in their place.
-        tokens: (K,).
-
-    Returns:
-        The larger of two: by how often the most likely token is right, and by the log-likelihood.
+        instances: All that are scored.
+        fresh: As many others of the same kind as there are `CUTS`. None: there are none.
     """
-    rows, wanted = np.arange(len(tokens)), tokens.astype(np.int64)
-    right = [(of.argmax(-1) == wanted).astype(float) for of in (seeing, blind)]
-    logs = [_cautious_log(of)[rows, wanted] for of in (seeing, blind)]
-    hits, nats = right[0] - right[1], logs[0] - logs[1]
-    least = len(tokens) * ROUNDED_NATS**2
-    return float(
-        max(hits.sum() / math.sqrt((hits**2).sum() + 1), nats.sum() / math.sqrt((nats**2).sum() + max(least, 1e-9)))
-    )
+
+    def __init__(self, instances: Instances, fresh: Instances | None = None) -> None:
+        self.rng = np.random.default_rng()  # nobody can know which
+        self.instances, self.fresh = instances, fresh
+        there = np.flatnonzero(instances.scored.any(1))
+        self.which = self.rng.choice(there, CUTS, replace=len(there) < CUTS)
+        self.places = self._places(instances, self.which)
+        self.scored: dict[int, FloatArray] = {}
+
+    def _places(self, instances: Instances, which: IntArray) -> IntArray:
+        keys = self.rng.random((len(which), instances.scored.shape[1]))
+        places: IntArray = np.where(instances.scored[which], keys, -1.0).argmax(1)
+        return places
+
+    def add(self, rows: FloatArray, start: int) -> None:
+        """Takes the predictions (B, L, V) of the instances from `start` on."""
+        for k in np.flatnonzero((start <= self.which) & (self.which < start + len(rows))):
+            self.scored[int(k)] = rows[self.which[k] - start, self.places[k]].copy()
+
+    def judge(self, one: Given, tolerance: float) -> None:
+        """Refuses a model whose rows for the cut prompts are not those that were scored, or are better than for fresh ones.
+
+        Raises:
+            UserError: The fault, in one line.
+        """
+        scored, again = np.stack([self.scored[k] for k in range(CUTS)]), self._ask(one)
+        off = _apart(scored, again[:CUTS])
+        if off.max() > tolerance:
+            raise UserError(self._why(one, int(off.argmax()), tolerance))
+        seeing = _worth(scored, self.instances, self.which, self.places)
+        gains = [
+            a - b for a, b in zip(seeing, _worth(again[:CUTS], self.instances, self.which, self.places), strict=True)
+        ]
+        if any(gain.sum() > LARGEST_GAIN * math.sqrt((gain**2).sum() + ROUNDED) for gain in gains):
+            raise UserError(
+                f"the {one.what} sees the token that it predicts: its predictions change little with it, and are better for it"
+            )
+        if self.fresh is not None:
+            known = _worth(again[CUTS:], self.fresh, np.arange(CUTS), self.fresh_places)
+            for a, b in zip(seeing, known, strict=True):
+                if a.mean() - b.mean() > LARGEST_GAIN * math.sqrt((a.var() + b.var()) / CUTS + 1 / CUTS**2):
+                    raise UserError(
+                        f"the {one.what} is better on these instances than on fresh ones of the same kind: it knows their tokens"
+                    )
+
+    def ignore_the_token_before(self, one: Given) -> bool:
+        """Whether no row changes with the token just before its place."""
+        some = np.flatnonzero(self.places > 0)[: rows_at_once(one.io, self.instances.tokens.shape[1], 64)]
+        which, at = self.which[some], (np.arange(len(some)), self.places[some] - 1)
+        tokens = self.instances.tokens[which]
+        changed = tokens.copy()
+        changed[at] = (tokens[at].astype(np.int64) + 1) % one.io.width
+        rows = [one.predict(each)[at[0], self.places[some]] for each in (tokens, changed)]
+        return bool((_apart(*rows) <= TOLERANCE).all())
+
+    def _ask(self, one: Given) -> FloatArray:
+        """The rows (K, V) of the cut prompts, those of fresh instances behind the others."""
+        # All are as long as the longest: one that answers the last place alone is honest where every instance is as long.
+        length = max(some.tokens.shape[1] for some in (self.instances, self.fresh) if some is not None)
+        asked = [prompts(self.instances, self.which, self.places, one.io.separator, length)]
+        places = [self.places]
+        if self.fresh is not None:
+            self.fresh_places = self._places(self.fresh, np.arange(CUTS))
+            places.append(self.fresh_places)
+            asked.append(prompts(self.fresh, np.arange(CUTS), self.fresh_places, one.io.separator, length))
+        tokens, at = np.concatenate([one.tokens for one in asked]), np.concatenate(places)
+        rows, rest = np.empty((len(tokens), one.io.width)), self.rng.permutation(len(tokens))
+        most = rows_at_once(one.io, length, 64)
+        while len(rest):  # the first alone
+            some, rest = np.split(rest, [1 if len(rest) == len(tokens) else int(self.rng.integers(1, most + 1))])
+            rows[some] = one.predict(tokens[some])[np.arange(len(some)), at[some]]
+        return rows
+
+    def _why(self, one: Given, worst: int, tolerance: float) -> str:
+        """What a row depends on: its instance is asked about alone, whole, whole once more, and cut."""
+        which, place = self.which[worst : worst + 1], self.places[worst]
+        whole = self.instances.tokens[which]
+        cut = prompts(self.instances, which, self.places[worst : worst + 1], one.io.separator, whole.shape[1]).tokens
+        first, second, blind = (one.predict(tokens)[0, place] for tokens in (whole, whole, cut))
+        if _apart(first, second) > tolerance:
+            return f"the {one.what} gives other predictions when it is asked again: it is random, or keeps something"
+        if _apart(first, blind) <= tolerance:
+            return f"the {one.what}'s predictions of an instance depend on the others in its batch, or on what was asked before"
+        hint = "; if row t is of token t + 1, say predicts='next'" if one.predicts == "this" else ""
+        return (
+            f"the {one.what} sees the token that it predicts, or what follows: without them it predicts otherwise{hint}"
+        )
 
 
-def _sees_itself(one: Given, instances: Instances) -> str:
-    """Why row t changes with token t: the rows are one place early, or copies."""
-    if one.predicts == "this" and _fits_next(one, instances[:64]):
-        return _early(one)
-    hint = "; if row t is of token t + 1, say predicts='next'" if one.predicts == "this" else ""
-    return f"the {one.what} sees the token that it predicts: changing token t changes the prediction of token t itself{hint}"
+def _worth(rows: FloatArray, instances: Instances, which: IntArray, places: IntArray) -> list[FloatArray]:
+    """How good K predictions are, each (K,): whether the most likely token is right, and its logarithm. Of vectors the error.
+
+    What is most likely may be right by a difference that is as small as rounding. But rounding is right as often as wrong.
+    """
+    wanted = instances.targets[which, places]
+    if wanted.ndim == 2:
+        return [-((rows - wanted[:, -rows.shape[1] :]) ** 2).mean(-1)]
+    wanted = wanted.astype(np.int64)
+    return [(rows.argmax(-1) == wanted).astype(float), _cautious_log(rows)[np.arange(len(rows)), wanted]]
 
 
-def _fits_next(one: Given, instances: Instances) -> bool:
-    """Whether rows fit the next token better than their own; for vectors whether they are nearer to it."""
-    fit, count = np.zeros(2), np.zeros(2)
-    at_once = rows_at_once(one.io, instances.scored.shape[1], len(instances))
-    for start in range(0, len(instances), at_once):
-        some = instances[start : start + at_once]
-        rows = one.predict(some.tokens)
-        for i, (step, (b, t)) in enumerate(_next_and_own(some.scored)):
-            own, wanted = rows[b, t], some.tokens[b, t + step]
-            if wanted.ndim == 2:
-                fit[i] -= ((own - wanted[:, -own.shape[-1] :].astype(np.float64)) ** 2).mean(-1).sum()
-            else:
-                fit[i] += _cautious_log(own)[np.arange(len(own)), wanted.astype(np.int64)].sum()
-            count[i] += len(b)
-    return bool(fit[0] / count[0] > fit[1] / count[1])
-
-
-def _next_and_own(scored: NDArray[np.bool_]) -> list[tuple[int, tuple[Any, ...]]]:
-    """How far the token is from its row, and the rows, whose next token and whose own token are scored."""
-    return [(1, np.nonzero(scored[:, 1:])), (0, np.nonzero(scored))]
-
-
-def _log_of(
-    rows: FloatArray, tokens: NDArray[np.int64], b: NDArray[np.intp], t: NDArray[np.intp], shift: int
-) -> FloatArray:
-    """The cautious logarithm of what the rows at a shift give N tokens, the t-th of instance b: (N,)."""
-    logs: FloatArray = np.take_along_axis(_cautious_log(rows[b, t + shift]), tokens[b, t][:, None], -1)[:, 0]
-    return logs
-
-
-def _cautious_log(rows: FloatArray) -> FloatArray:
-    """The logarithm of rows (..., V), a tenth of each spread evenly. Zeros then do not outweigh everything else."""
-    return cast(FloatArray, np.log(0.9 * rows + 0.1 / rows.shape[-1]))
-
-
-def _early(one: Given, *, sure: bool = True) -> str:
-    """What is said of rows that fit the token after theirs. Not sure: a later row that might fit it still better is not there."""
-    if one.predicts == "next":
-        return "predictions are two places early: the array's row t fits token t + 2 better than token t + 1"
-    fits = f"the {one.what}'s row t fits token t + 1 better than token t"
-    if sure:
-        return f"predictions are one place early: {fits}; say predicts='next'"
-    return f"predictions are shifted: {fits}; if they are one place early, say predicts='next'"
-
-
-def _late(one: Given, why: str) -> str:
-    hint = "say predicts='this'" if one.predicts == "next" else "shift the tokens only once"
-    return f"predictions are one place late: the {one.what}{why}; {hint}"
-
-
-def _changed_from(tokens: NDArray[Any], place: int, io: IO) -> NDArray[Any]:
-    """(1, L) tokens that differ at `place`, and behind it are drawn anew."""
-    changed, rng = tokens.copy(), np.random.default_rng(place)
-    if isinstance(io, VectorIO):
-        changed[:, place:] += rng.normal(size=changed[:, place:].shape).astype(changed.dtype)
-    else:
-        changed[:, place:] = rng.integers(0, io.vocab_size, changed[:, place:].shape)
-        changed[:, place] = (tokens[:, place].astype(np.int64) + 1) % io.vocab_size
-    return changed
-
-
-def _changed(one: FloatArray, other: FloatArray) -> NDArray[np.bool_]:
-    """Which rows differ: (..., L, V) -> (..., L)."""
+def _apart(one: FloatArray, other: FloatArray) -> FloatArray:
+    """How far rows (..., V) are from each other, as a share of the largest number in them."""
     peak = np.maximum(np.abs(one).max(-1), np.abs(other).max(-1))
-    return cast(NDArray[np.bool_], np.abs(one - other).max(-1) > PROBE_TOLERANCE * np.maximum(peak, 1e-12))
+    return cast(FloatArray, np.abs(one - other).max(-1) / np.maximum(peak, 1e-12))
 
 
-# --- What an array has seen: it is weighed. ---
+# --- What predictions have seen: they are weighed. ---
 
 
 class HonestyCheck:
@@ -293,7 +201,7 @@ class HonestyCheck:
         """Takes the predictions (B, L, V) of some instances."""
         if isinstance(self.task.io, VectorIO):
             return
-        tokens = instances.tokens.astype(np.int64)
+        tokens = instances.targets.astype(np.int64)
         scored = instances.scored
         if self.task.knows_truth:
             truth = self.task.truth(instances)
@@ -308,28 +216,31 @@ class HonestyCheck:
         early, late = t > 0, t + 1 < instances.lengths[b]
         both = early & late
         self.log_likelihood += [_log_of(rows, tokens, b[both], t[both], shift).sum() for shift in (-1, 0, 1)]
-        self._add_gain(-1, *(_log_of(rows, tokens, b[early], t[early], shift) for shift in (-1, 0)))
+        self._addgain(-1, *(_log_of(rows, tokens, b[early], t[early], shift) for shift in (-1, 0)))
         both[both] = scored[b[both], t[both] - 1] & scored[b[both], t[both] + 1]
-        self._add_gain(1, *(_log_of(rows, tokens, b[both], t[both], shift) for shift in (1, 0)))
+        self._addgain(1, *(_log_of(rows, tokens, b[both], t[both], shift) for shift in (1, 0)))
 
-    def _add_gain(self, shift: int, there: FloatArray, own: FloatArray) -> None:
+    def _addgain(self, shift: int, there: FloatArray, own: FloatArray) -> None:
         """Takes log q(x) of some tokens, (N,) each: by the rows at a shift, and by their own."""
         gain = there - own
         self.gain[shift] += len(gain), gain.sum(), (gain**2).sum(), there.sum()
 
-    def judge(self, one: Given) -> None:
-        """Refuses predictions that have seen what they predict, and an array that is shifted by one place.
+    def judge(self, one: Given, cuts: CutCheck) -> None:
+        """Refuses predictions that have seen what they predict, and predictions that are shifted by one place.
 
         Raises:
             UserError: The fault, in one line.
         """
-        if one.rows is not None:
-            if self._better(-1):
-                raise UserError(_early(one, sure=bool(self.log_likelihood.any())))
-            if self._better(1) and self.task.knows_truth and abs(self.z(1)) < LARGEST_Z / 2 and self.excess[1][1] > 1:
-                own, before = ("t + 1", "t") if one.predicts == "next" else ("t", "t - 1")
-                why = f"'s row t fits token {before} better than token {own}, without having seen it"
-                raise UserError(_late(one, why))
+        if self._better(-1):
+            raise UserError(_early(one, sure=bool(self.log_likelihood.any())))
+        late = self._better(1) and self.task.knows_truth and abs(self.z(1)) < LARGEST_Z / 2 and self.excess[1][1] > 1
+        if late and (one.rows is not None or cuts.ignore_the_token_before(one)):
+            own, before = ("t + 1", "t") if one.predicts == "next" else ("t", "t - 1")
+            hint = "say predicts='this'" if one.predicts == "next" else "shift the tokens only once"
+            raise UserError(
+                f"predictions are one place late: the {one.what}'s row t fits token {before} better than token {own}, without "
+                f"having seen it; {hint}"
+            )
         if self.task.knows_truth and self.z(0) > LARGEST_Z:
             raise UserError(
                 f"the {one.what} has seen the tokens that it predicts: it gives them {self.z(0):.0f} standard errors more "
@@ -361,3 +272,26 @@ def _beside(scored: NDArray[np.bool_], shift: int) -> tuple[tuple[Any, ...], tup
     b, t = b[inside], t[inside]
     both = scored[b, t + shift]
     return (b[both], t[both]), (b[both], t[both] + shift)
+
+
+def _log_of(
+    rows: FloatArray, tokens: NDArray[np.int64], b: NDArray[np.intp], t: NDArray[np.intp], shift: int
+) -> FloatArray:
+    """The cautious logarithm of what the rows at a shift give N tokens, the t-th of instance b: (N,)."""
+    logs: FloatArray = np.take_along_axis(_cautious_log(rows[b, t + shift]), tokens[b, t][:, None], -1)[:, 0]
+    return logs
+
+
+def _cautious_log(rows: FloatArray) -> FloatArray:
+    """The logarithm of rows (..., V), a tenth of each spread evenly. Zeros then do not outweigh everything else."""
+    return cast(FloatArray, np.log(0.9 * rows + 0.1 / rows.shape[-1]))
+
+
+def _early(one: Given, *, sure: bool = True) -> str:
+    """What is said of rows that fit the token after theirs. Not sure: a later row that might fit it still better is not there."""
+    if one.predicts == "next":
+        return f"predictions are two places early: the {one.what}'s row t fits token t + 2 better than token t + 1"
+    fits = f"the {one.what}'s row t fits token t + 1 better than token t"
+    if sure:
+        return f"predictions are one place early: {fits}; say predicts='next'"
+    return f"predictions are shifted: {fits}; if they are one place early, say predicts='next'"

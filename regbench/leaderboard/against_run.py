@@ -1,45 +1,67 @@
-"""Checks of a claim against what its run left: its logs, its weights and above all its predictions."""
+"""Checks of a claim against what its run left: its predictions, and what its weights predict now.
+
+A built-in architecture predicts in this process. A stranger's file runs under bubblewrap: it has Python, regbench, tokens and its
+weights, but no network, no home and no other file. All that is writable is a small folder in memory. What it predicts comes
+through a pipe, so it leaves nothing behind. Where there is no bubblewrap, nothing of a stranger's is run.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
+import safetensors.torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from regbench.data.instances import Instances
-from regbench.evaluation.predictions import Predictions, predict
-from regbench.leaderboard.case import Case, Check, Findings, Note
+from regbench.evaluation.predictions import Predictions, expected_arrays
+from regbench.leaderboard.claim import Case, Findings, Note, Reference, RunFolder, find_reference
 from regbench.leaderboard.entry import InstanceScores
 from regbench.leaderboard.figures import rescored
-from regbench.leaderboard.isolated import predict_isolated
-from regbench.leaderboard.job import Job
 from regbench.leaderboard.origin import is_built_in
-from regbench.leaderboard.past import Past, past_of
-from regbench.leaderboard.reference import Reference, find_reference
-from regbench.leaderboard.run_folder import RunFolder
 from regbench.metrics.scores import score, score_records
-from regbench.models.model import ModelPredictor
+from regbench.models.build import build, resolve_options
+from regbench.models.mixer import Options
+from regbench.models.model import ModelPredictor, manual_seed
+from regbench.models.predictor import predict_in_batches, rows_at_once
 from regbench.results import Curve, SeedRecord
-from regbench.tasks.base import Task
+from regbench.tasks.base import IO, TokenIO, VectorIO
 from regbench.tracks import Track
 from regbench.training.checkpoint import load_model
-from regbench.training.progress import MEASURED
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
 
-MEAN_TOLERANCE = 1e-3
-LARGEST_TOLERANCE = 0.05
+MEAN_TOLERANCE, LARGEST_TOLERANCE = 1e-3, 0.05
 """Of probabilities, or of vectors in units of their standard deviation. Float16 and other kernels stay far below."""
 
 SCORE_TOLERANCE = 2e-3
 """Between a claimed score and that of what the weights predict now: absolute, of scores above 1 relative."""
 
+NEAREST = 1 / 8
+"""How near the weights of two seeds may be to each other, as a share of how far their first weights are apart."""
+
+SECONDS, MEMORY_BYTES, FOLDER_BYTES, LOG_BYTES = 3600, 8 << 30, 1 << 28, 1 << 24
+"""What a stranger's code may take. The memory is that of each of its processes."""
+
 _MOST_NUMBERS = 1 << 20
 """Of a checkpoint that are no parameters: buffers. Beside these it may have eight for each parameter."""
+
+
+# --- What a run wrote down. ---
 
 
 def predictions(case: Case) -> Iterator[str]:
@@ -56,80 +78,10 @@ def predictions(case: Case) -> Iterator[str]:
                 yield f"seed {seed.seed}: the curve of {metric} is not that of the predictions"
     if case.instances is not None:
         own = InstanceScores.of([one.scores for one in case.scored])
-        for seed, claimed_sums, sums in zip(case.result.seeds, case.instances.sums, own.sums, strict=True):
+        for seed, claimed, sums in zip(case.result.seeds, case.instances.sums, own.sums, strict=True):
             for metric in sums:
-                if not np.allclose(claimed_sums[metric], sums[metric], rtol=1.1e-6, atol=1e-12):
+                if not np.allclose(claimed[metric], sums[metric], rtol=1.1e-6, atol=1e-12):
                     yield f"seed {seed.seed}: instances: {metric} is not that of the predictions"
-
-
-def logs(case: Case) -> Iterator[str]:
-    """`scores.json` and `metrics.jsonl` of every seed say what the result says."""
-    for run, seed in _recorded(case):
-        try:
-            if run.seed_record(seed.seed) != seed:
-                yield f"seed-{seed.seed}/scores.json differs from the result"
-            rows = [_row(row) for row in run.evaluations(seed.seed)]
-        except Refused as error:
-            yield str(error)
-        else:
-            if rows != [_row({**c.loss, **c.model_dump(exclude={"loss"})}) for c in seed.training_curve]:
-                yield f"seed-{seed.seed}/metrics.jsonl has another training curve than the result"
-
-
-def weights(case: Case) -> Iterator[str]:
-    """The checkpoint of every seed holds as many parameters as are claimed."""
-    for run, seed in _recorded(case):
-        try:
-            elements = sum(run.weights(seed.seed).values())
-        except Refused as error:
-            yield str(error)
-        else:
-            if elements < case.result.architecture.parameters:
-                yield (
-                    f"seed-{seed.seed}/checkpoint.safetensors holds {elements:,} numbers, fewer than the "
-                    f"{case.result.architecture.parameters:,} parameters"
-                )
-
-
-CHECKS: tuple[Check, ...] = (logs, weights, predictions)
-
-
-def repredict(
-    run: Path,
-    findings: Findings,
-    track: Track | None,
-    commit: str | None = None,
-    source: bytes | None = None,
-    announce: Callable[[str], None] = lambda _: None,
-) -> None:
-    """Predicts again with a run's weights, compares with the stored predictions, and adds what is found.
-
-    A built-in architecture is built from today's source or that of the run's commit.
-
-    Args:
-        run: The run folder.
-        findings: What `verify` found before. It must hold no fault: the size of what is built here is bounded by its checks.
-        track: A track of your own, if the run is of that.
-        commit: Whose source is run where it has changed since; by default the commit that the run names.
-        source: The file of an architecture that is not built in. It is run isolated. Without it nothing is run.
-        announce: Called with a line before something that takes long.
-    """
-    try:
-        findings.take("checkpoint", _compare(RunFolder(run), track, commit, source, announce))
-    except UserError as error:
-        findings.take("checkpoint", [str(error)])
-
-
-def _recorded(case: Case) -> Iterator[tuple[RunFolder, SeedRecord]]:
-    """The run folder, if there is one, with each seed that can be in it."""
-    if case.run is not None:
-        yield from ((case.run, seed) for seed in case.result.seeds if 0 <= seed.seed < 2**32)
-
-
-def _row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of a log without what the training curve of a result leaves out."""
-    left_out = ("learning_rate", "tokens_per_second")
-    return {key: value for key, value in row.items() if key not in left_out and not key.startswith(MEASURED)}
 
 
 def _same_curve(claimed: Curve, real: Curve) -> bool:
@@ -141,27 +93,125 @@ def _same_curve(claimed: Curve, real: Curve) -> bool:
     return all(len(a) == len(b) and np.allclose(a, b, rtol=0.0, atol=1.5e-6) for a, b in pairs)
 
 
-def _compare(
-    run: RunFolder,
+# --- What its weights predict. ---
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a model is asked: tokens and their lengths, and nothing else of the instances."""
+
+    instances: Instances
+    last: bool = False
+    """Whether only the prediction of the last token of each is wanted."""
+
+    def rows(self, io: IO, model: Any) -> NDArray[Any]:
+        """(T, V): a row for each token, as stored predictions have them; or for each instance."""
+        instances, kind = self.instances, np.float32 if isinstance(io, VectorIO) else np.float16
+        batches = predict_in_batches(ModelPredictor(model), instances, rows_at_once(io, instances.tokens.shape[1], 64))
+        if not self.last:
+            return Predictions.pack(batches, instances, kind).packed
+        ends, rows = iter(instances.lengths - 1), np.empty((len(instances), io.width), kind)
+        for i, row in enumerate(row for batch in batches for row in batch):
+            rows[i] = row[next(ends)]
+        return rows
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the weights of one seed predict: for all that was asked the rows, in order."""
+
+    rows: list[NDArray[Any]]
+    first: NDArray[np.float64]
+    """(K,), how far the weights with which its training began are from those of each of the K seeds."""
+
+
+def repredict(
+    run: Path,
+    findings: Findings,
     track: Track | None,
-    commit: str | None,
-    source: bytes | None,
-    announce: Callable[[str], None],
-) -> Iterator[str]:
-    record = run.result.architecture
-    built_in = is_built_in(record)
-    if not built_in and source is None:
-        yield Note("only the weights of built-in architectures are loaded")
+    source: bytes | None = None,
+    announce: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Predicts again with a run's weights, compares with the stored predictions, and adds what is found.
+
+    Args:
+        run: The run folder.
+        findings: What `verify` found before. It must hold no fault: the size of what is built here is bounded by its checks.
+        track: A track of your own, if the run is of that.
+        source: The file of an architecture that is not built in. Without it nothing is run.
+        announce: Called with a line before something that takes long.
+    """
+    folder = RunFolder(run)
+    if source is None and not is_built_in(folder.result.architecture):
+        findings.take("checkpoint", [Note("only the weights of built-in architectures are loaded")])
         return
-    reference = find_reference(run.result.track.name, track)
-    with past_of(record, commit or run.result.code.commit) if built_in else nullcontext() as past:
-        by = "" if past is None else f" by {record.source} of commit {past.commit[:12]}"
-        predicted = predict_again(run, past, source, reference.track.task, [reference.test], announce)
-        for seed, again in zip(run.result.seeds, predicted, strict=True):
-            yield from weight_faults(run, seed, again, reference, by)
+    try:
+        reference = find_reference(folder.result.track.name, track)
+        answers = predict_again(folder, source, reference, [Asked(reference.test)], announce)
+        for seed, answer in zip(folder.result.seeds, answers, strict=True):
+            findings.take("checkpoint", weight_faults(folder, seed, answer, reference))
+    except UserError as error:
+        findings.take("checkpoint", [str(error)])
 
 
-def _apart(again: Predictions, stored: Predictions) -> tuple[float, float]:
+def predict_again(
+    run: RunFolder,
+    source: bytes | None,
+    reference: Reference,
+    asked: Sequence[Asked],
+    announce: Callable[[str], None],
+) -> Iterator[Answer]:
+    """What the weights of each seed of a run predict; `source`: the file of an architecture that is not built in.
+
+    Raises:
+        Refused: A checkpoint is not of this model, or a stranger's code fails.
+        UserError: There is no bubblewrap here.
+    """
+    record, task = run.result.architecture, reference.track.task
+    seeds = [seed.seed for seed in run.result.seeds]
+    if not is_built_in(record):
+        assert source is not None
+        announce("running the stranger's code under bubblewrap")
+        yield from predict_isolated(run, source, reference, asked)
+        return
+    cls = registry.load(registry.ARCHITECTURE, record.name)
+    first = _first_distances(cls, resolve_options(cls, record.options), task.io, seeds)
+    for i, seed in enumerate(seeds):
+        model = load_model(run.folder, f"seed-{seed}/checkpoint.safetensors", record, task.io)
+        yield Answer([one.rows(task.io, model) for one in asked], first[i])
+
+
+def weight_faults(run: RunFolder, seed: SeedRecord, answer: Answer, reference: Reference) -> Iterator[str]:
+    """Where what the weights of a seed predict for the test split is not what was stored, or they are those of another seed.
+
+    Args:
+        run: The run folder.
+        seed: The seed.
+        answer: Its weights' answer, first about the test split.
+        reference: The track.
+    """
+    again = Predictions(answer.rows[0], reference.test.lengths)
+    mean, largest = _distance(again, run.predictions(seed.seed, reference))
+    line = f"seed {seed.seed}: predicted again from its weights: {largest:.2g} apart at most, {mean:.2g} on average"
+    yield Note(line) if mean <= MEAN_TOLERANCE and largest <= LARGEST_TOLERANCE else line
+    scores = score(reference.track.task, reference.test, again.batches())
+    for metric, claimed in seed.scores.items():
+        real = scores[metric].value
+        if not abs(claimed.value - real) <= SCORE_TOLERANCE * max(1.0, abs(real)):
+            yield f"seed {seed.seed}: {metric} is {claimed.value:.4f}, and that of the weights {real:.4f}"
+    own = _tensors(run, seed.seed)
+    for i, other in enumerate(run.result.seeds):
+        if (
+            other.seed < seed.seed
+            and not (near := _norm_of(own, _tensors(run, other.seed))) > NEAREST * answer.first[i]
+        ):
+            yield (
+                f"the weights of the seeds {other.seed} and {seed.seed} are {near:.3g} apart, and the first ones "
+                f"{answer.first[i]:.3g}: they are not two trainings"
+            )
+
+
+def _distance(again: Predictions, stored: Predictions) -> tuple[float, float]:
     """How far two predictions for the same instances are apart: on average, and at most. Vectors in standard deviations."""
     scale = float(stored.packed.std(dtype=np.float64)) if stored.of_vectors else 1.0
     total, largest, rows = 0.0, 0.0, max(1, (1 << 20) // stored.packed.shape[1])
@@ -172,48 +222,26 @@ def _apart(again: Predictions, stored: Predictions) -> tuple[float, float]:
     return total / stored.packed.size, largest
 
 
-def predict_again(
-    run: RunFolder,
-    past: Past | None,
-    source: bytes | None,
-    task: Task,
-    asked: Sequence[Instances],
-    announce: Callable[[str], None],
-) -> Iterator[Predictions]:
-    """What the weights of a run predict: for each seed all that it is asked.
-
-    Args:
-        run: The run folder.
-        past: Of a built-in architecture the repository whose source is run. None: today's, in this process.
-        source: The file of an architecture that is not built in: it has a process of its own.
-        task: The task.
-        asked: What the model of each seed is asked, one after the other.
-        announce: Called with a line before something that takes long.
-
-    Raises:
-        Refused: A checkpoint is not of this model, or a process failed.
-        UserError: A process cannot be isolated here.
-    """
-    record = run.result.architecture
-    if is_built_in(record) and registry.files_in(record.options):
-        raise Refused("no file that an option names is run")
-    if past is not None or not is_built_in(record):
-        weights = [read_weights(run, seed.seed) for seed in run.result.seeds]
-        if past is not None:
-            yield from past.predict(Job(record.name, record.options, task), weights, asked)
-        else:
-            _, class_name = registry.as_file(run.configuration.architecture)
-            yield from predict_isolated(Job(class_name or "", record.options, task, source), weights, asked, announce)
-        return
-    for seed in run.result.seeds:
-        model = load_model(run.folder, f"seed-{seed.seed}/checkpoint.safetensors", record, task.io)
-        for instances in asked:
-            found = predict(task, ModelPredictor(model), instances)
-            assert isinstance(found, Predictions)  # the task knows its truth
-            yield found
+def _tensors(run: RunFolder, seed: int) -> dict[str, Tensor]:
+    return safetensors.torch.load(checkpoint_of(run, seed))
 
 
-def read_weights(run: RunFolder, seed: int) -> bytes:
+def _norm_of(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    """How far weights are from others, by all tensors of numbers with a fraction."""
+    parts = [one[name] - other[name] for name in one if one[name].is_floating_point() or one[name].is_complex()]
+    return math.sqrt(sum(float(part.abs().double().square().sum()) for part in parts))
+
+
+def _first_distances(cls: type[Any], options: Options, io: IO, seeds: Sequence[int]) -> NDArray[np.float64]:
+    """(K, K): how far the weights are apart with which the trainings of K seeds begin."""
+    first = []
+    for seed in seeds:
+        manual_seed(seed)
+        first.append(build(cls, options, io).state_dict())
+    return np.array([[_norm_of(one, other) for other in first] for one in first])
+
+
+def checkpoint_of(run: RunFolder, seed: int) -> bytes:
     """A checkpoint that holds about as many numbers as the result claims parameters.
 
     Raises:
@@ -226,15 +254,143 @@ def read_weights(run: RunFolder, seed: int) -> bytes:
     return run.folder.read(name, 8 * numbers + (1 << 20))
 
 
-def weight_faults(
-    run: RunFolder, seed: SeedRecord, again: Predictions, reference: Reference, by: str = ""
-) -> Iterator[str]:
-    """Where what the weights of a seed predict now for the test split is not what was stored, or scores otherwise."""
-    mean, largest = _apart(again, run.predictions(seed.seed, reference))
-    line = f"seed {seed.seed}: predicted again from its weights{by}: {largest:.2g} apart at most, {mean:.2g} on average"
-    yield Note(line) if mean <= MEAN_TOLERANCE and largest <= LARGEST_TOLERANCE else line
-    scores = score(reference.track.task, reference.test, again.batches())
-    for metric, claimed in seed.scores.items():
-        real = scores[metric].value
-        if not abs(claimed.value - real) <= SCORE_TOLERANCE * max(1.0, abs(real)):
-            yield f"seed {seed.seed}: {metric} is {claimed.value:.4f}, and that of the weights {real:.4f}"
+# --- A stranger's code. ---
+
+
+def can_isolate() -> bool:
+    """Whether there is a bubblewrap here that may make namespaces."""
+    if not all(map(shutil.which, ("bwrap", "prlimit"))):
+        return False
+    probe = ["bwrap", "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "true"]
+    return subprocess.run(probe, capture_output=True, check=False, timeout=60).returncode == 0
+
+
+def predict_isolated(run: RunFolder, source: bytes, reference: Reference, asked: Sequence[Asked]) -> Iterator[Answer]:
+    """What a stranger's file predicts. It is given what `_job` reads, in a folder that it cannot write to.
+
+    Raises:
+        Refused: The code fails, takes too long, or does not say what it predicts.
+        UserError: There is no bubblewrap here.
+    """
+    if not can_isolate():
+        raise UserError("a stranger's code runs only under bubblewrap: install it (apt install bubblewrap), on Linux")
+    record, io = run.result.architecture, reference.track.task.io
+    seeds = [seed.seed for seed in run.result.seeds]
+    with tempfile.TemporaryDirectory(prefix="regbench-job-") as name, tempfile.TemporaryFile() as log:
+        job = Path(name)
+        (job / "stranger.py").write_bytes(source)
+        for seed in seeds:
+            (job / f"{seed}.safetensors").write_bytes(checkpoint_of(run, seed))
+        for i, one in enumerate(asked):
+            np.savez(job / f"{i}.npz", tokens=one.instances.tokens, lengths=one.instances.lengths)
+        about: dict[str, Any] = {
+            "class": registry.as_file(run.configuration.architecture)[1],
+            "options": record.options,
+            "seeds": seeds,
+        }
+        about |= {"io": asdict(io), "vectors": isinstance(io, VectorIO), "last": [one.last for one in asked]}
+        (job / "about.json").write_text(json.dumps(about))
+        process = subprocess.Popen(_command(job), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
+        timer = threading.Timer(SECONDS, process.kill)
+        timer.start()
+        try:
+            first = _take(process, np.empty((len(seeds), len(seeds))), log)
+            for i, _ in enumerate(seeds):
+                rows = []
+                for one in asked:
+                    like = expected_arrays(reference.track.task, one.instances)["packed"]
+                    rows.append(_take(process, like[: len(one.instances)] if one.last else like, log))
+                    found = Predictions(rows[-1], one.instances.lengths)
+                    if found.fault is not None:
+                        raise Refused(f"the stranger's code makes no predictions: {found.fault}")
+                yield Answer(rows, first[i])
+        finally:
+            timer.cancel()
+            process.kill()
+            process.wait()
+
+
+def _take(process: subprocess.Popen[bytes], like: NDArray[Any], log: BinaryIO) -> NDArray[Any]:
+    """The next array that a process says, of a known type and shape.
+
+    Raises:
+        Refused: It ends before.
+    """
+    assert process.stdout is not None
+    found = np.empty(like.shape, like.dtype)
+    rest = memoryview(found.view(np.uint8).reshape(-1))  # type: ignore[arg-type]
+    while rest and (count := process.stdout.readinto(rest)):  # type: ignore[attr-defined]
+        rest = rest[count:]
+    if rest:
+        process.wait()
+        log.seek(max(0, log.seek(0, os.SEEK_END) - 2000))
+        said = log.read(2000).decode("utf-8", "replace").strip().splitlines() or ["it said no more, and had an hour"]
+        said[-1] = "".join(character if character.isprintable() else "?" for character in said[-1])[:300]
+        raise Refused(f"the stranger's code failed: {said[-1]}")
+    return found
+
+
+def _command(job: Path) -> list[str]:
+    """What runs `_job` under bubblewrap. It sees the system's libraries, this Python, and regbench, and can write to none."""
+    prefixes = dict.fromkeys((sys.prefix, sys.base_prefix, *map(os.path.realpath, (sys.prefix, sys.base_prefix))))
+    packages = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    shown = [path for path in ("/usr", "/etc/ld.so.cache", *prefixes, *packages) if os.path.exists(path)]
+    words = [
+        "--unshare-all",
+        "--unshare-user",
+        "--uid",
+        "65534",
+        "--gid",
+        "65534",
+        "--die-with-parent",
+        "--new-session",
+    ]
+    words += ["--clearenv", "--size", str(FOLDER_BYTES), "--tmpfs", "/tmp"]
+    for name, value in {
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": os.pathsep.join(["/regbench", *packages]),
+        "HOME": "/tmp",
+        "REGBENCH_CACHE": "/tmp/cache",
+        "NUMBA_CACHE_DIR": "/tmp/numba",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }.items():
+        words += ["--setenv", name, value]
+    for path in ("/bin", "/lib", "/lib64"):
+        words += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind-try", path, path]
+    for path in shown:
+        words += ["--ro-bind", path, path]
+    for package in ("regbench", "architectures"):
+        spec = importlib.util.find_spec(package)
+        for place in (spec.submodule_search_locations or [])[:1] if spec else []:
+            words += ["--ro-bind", place, f"/regbench/{package}"]
+    words += ["--ro-bind", str(job), "/job", "--proc", "/proc", "--dev", "/dev"]
+    for place in ("/proc", "/dev", "/"):  # else root may write to /proc/sys, and anyone to /dev/shm
+        words += ["--remount-ro", place]
+    words += ["--chdir", "/tmp"]
+    limits = [f"--as={MEMORY_BYTES}", f"--fsize={LOG_BYTES}", "--core=0"]
+    own = "from regbench.leaderboard.against_run import _job; _job()"
+    return ["prlimit", *limits, "bwrap", *words, sys.executable, "-P", "-c", own]
+
+
+def _job() -> None:
+    """What runs under bubblewrap: builds the stranger's model, and says what it predicts with the weights of each seed."""
+    out, job = os.fdopen(os.dup(1), "wb"), Path("/job")
+    os.dup2(2, 1)  # what the stranger prints is no prediction
+    about = json.loads((job / "about.json").read_text())
+    if not about["vectors"]:
+        about["io"]["names"] = tuple(about["io"]["names"])
+    io: IO = (VectorIO if about["vectors"] else TokenIO)(**about["io"])
+    asked = []
+    for i, last in enumerate(about["last"]):
+        with np.load(job / f"{i}.npz") as arrays:
+            tokens = arrays["tokens"]
+            asked.append(Asked(Instances(tokens, arrays["lengths"], np.zeros(tokens.shape[:2], bool), ""), last))
+    cls = registry.load(registry.ARCHITECTURE, ":".join(filter(None, ("/job/stranger.py", about["class"]))))
+    options = cls.Options.model_validate_json(json.dumps(about["options"]))
+    out.write(_first_distances(cls, options, io, about["seeds"]).tobytes())
+    for seed in about["seeds"]:
+        model = build(cls, options, io)
+        model.load_state_dict(safetensors.torch.load((job / f"{seed}.safetensors").read_bytes()))
+        for one in asked:
+            out.write(one.rows(io, model).tobytes())
+            out.flush()

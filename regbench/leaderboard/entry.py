@@ -43,16 +43,14 @@ class InstanceScores(Strict):
     """How each of the N test instances was scored, in the order of the test split.
 
     A metric's mean over an instance is sum / count. Its mean over the split is the ratio of the totals.
-
-    Attributes:
-        counts: (N,), the number of scored positions of each instance.
-        group_counts: By metric the same counts, for the metrics over a group of positions only.
-        sums: For each seed, in the result's order: by metric the (N,) sums over those positions, to `DIGITS` digits.
     """
 
     counts: list[_Count]
+    """(N,), the number of scored positions of each instance."""
     group_counts: dict[str, list[_Count]]
+    """By metric the same counts, for the metrics over a group of positions only."""
     sums: list[dict[str, _Sums]]
+    """For each seed, in the result's order: by metric the (N,) sums over those positions, to `DIGITS` digits."""
 
     @classmethod
     def of(cls, scores: Sequence[Scores]) -> Self:
@@ -85,23 +83,18 @@ class InstanceScores(Strict):
 
 
 class Entry(Strict):
-    """One line of the leaderboard: one configuration on one track, over several seeds.
-
-    Attributes:
-        schema_version: 2. Entries of version 1 are not read: they held a command in the place of the configuration.
-        name: The entry's name in tables, e.g. "gla+ngh-1-2-3".
-        configuration: What the run was asked, as in `config.yaml`. Files are named without their folders.
-        result: Everything the run recorded, with scores, curves and baselines.
-        instances: How each test instance was scored.
-        digest: SHA-256 of all other fields; see `digest_of`.
-    """
+    """One line of the leaderboard: one configuration on one track, over several seeds."""
 
     schema_version: Literal[2] = 2
+    """Entries of version 1 are not read: they held a command in the place of the configuration."""
     name: str = pydantic.Field(pattern=rf"^{NAME.pattern}$", max_length=LONGEST_NAME)
+    """The entry's name in tables, e.g. "gla+ngh-1-2-3"."""
     configuration: Config
+    """What the run was asked, as in `config.yaml`. Files are named without their folders."""
     result: Result
     instances: InstanceScores
     digest: str = pydantic.Field(pattern="^[0-9a-f]{64}$")
+    """SHA-256 of all other fields; see `digest_of`."""
 
     @pydantic.field_validator("result")
     @classmethod
@@ -216,11 +209,7 @@ def canonical(content: Any) -> str:
 
 
 def parse_entry(content: Any, where: str) -> Entry:
-    """An entry from plain dictionaries.
-
-    Args:
-        content: What a JSON file holds.
-        where: The file's name, for messages.
+    """An entry from plain dictionaries; `where`: the file's name, for messages.
 
     Raises:
         Refused: The content is not of the schema.

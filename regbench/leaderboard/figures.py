@@ -1,13 +1,14 @@
-"""Checks on the figures of an entry: they are of the track, keep its rules, and follow from the scores of the instances.
+"""Checks on the figures of a claim: they are of the track, keep its rules, follow from its instances, and can be.
 
 `STRUCTURE` comes first: the other checks rely on it. No check here reads a file of the claim.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,35 +16,33 @@ import pydantic
 from numpy.typing import NDArray
 
 from regbench.evaluation.baselines import CHANCE
-from regbench.leaderboard.case import Case, Check, Note
-from regbench.leaderboard.entry import DIGITS, canonical, rounded
-from regbench.metrics.metric import Metric
+from regbench.leaderboard.claim import Case, Check, Note
+from regbench.leaderboard.entry import DIGITS, Entry, InstanceScores, canonical, rounded
+from regbench.metrics.metric import NLL_FLOOR, Metric
 from regbench.metrics.scores import by_problem, normalized_scores
 from regbench.results import BaselineRecord, Curve, ScoreRecord, SeedRecord
 from regbench.training.options import TrainingOptions, evaluation_steps
 from regbench.utils.errors import UserError, describe_validation
 
 FEWEST_SEEDS = 3
-PROPER = ("nll", "mse")
-"""The scores in which no predictor can be expected to beat the truth."""
 
 SOLVED = 0.01
 """An instance with a smaller sum is solved: what is left is the rounding of stored predictions, and alike in all who solve it."""
 
+MOST_ERRORS = 5
+"""Paired standard errors by which figures that belong together may differ. Honest entries stay below."""
+
 _SHA256 = re.compile("[0-9a-f]{64}")
 _BASELINE_TOLERANCE = 1e-4
 """Below the digits that are published, and above what the rounding of another machine does to a baseline."""
-_CHANCE = 5
-"""Paired standard errors by which a seed may beat the truth. A seed that predicts the truth does so once in three million."""
 _ROUNDING = 1e-3
 """More than the float16 of stored predictions moves a mean NLL."""
 _EXACT = 1e-9
 """Relative, of figures computed twice from the same numbers: only the order of a sum may differ."""
-_CURVE_DIGIT = 1e-6
-"""Curves are kept to six decimals. An NLL at its floor is rounded up."""
-_CURVE_TOLERANCE = 1.5 * _CURVE_DIGIT
 _HALF_DIGIT = 0.5 * 10.0 ** (1 - DIGITS)
 """How far an instance's sum may be from the exact one, relative to it."""
+_EQUAL, _MOST_EQUAL = 1e-4, 0.9
+"""The relative difference up to which sums of an instance count as equal, and the share of instances where they may be."""
 
 
 def track(case: Case) -> Iterator[str]:
@@ -59,24 +58,28 @@ def track(case: Case) -> Iterator[str]:
 
 
 def metrics(case: Case) -> Iterator[str]:
-    """Every seed, baseline and instance has exactly the track's scores."""
-    wanted = set(case.reference.metrics)
-    for where, record in _records(case):
+    """Every seed, baseline and instance has exactly the track's scores, and curves at its positions."""
+    wanted, frames = set(case.reference.track.task.scores), case.reference.curves
+    records: list[tuple[str, SeedRecord | BaselineRecord]] = [(f"seed {seed.seed}", seed) for seed in case.result.seeds]
+    for where, record in [*records, *((f"the baseline {name}", one) for name, one in case.result.baselines.items())]:
         if set(record.scores) != wanted or set(record.curves) != wanted:
             yield f"{where} does not have exactly the scores {', '.join(sorted(wanted))}"
-        for curve in record.curves.values():
-            if len({len(curve.position), len(curve.value), len(curve.count), len(curve.stderr or curve.value)}) != 1:
-                yield f"{where}: a curve's columns differ in length"
-                break
+        elif any(_places(curve) != _places(frames[metric]) for metric, curve in record.curves.items()):
+            yield f"{where}: a curve has other positions than the test split"
     if case.instances is None:
         return
     test, sums = case.reference.test, case.instances.sums
-    n = len(by_problem(test.lengths, test.problem))
     if len(sums) != len(case.result.seeds) or any(set(one) != wanted for one in sums):
         yield "instances: not exactly the scores of every seed"
-    lengths = {len(case.instances.counts), *map(len, case.instances.group_counts.values())}
-    if (lengths | {len(column) for one in sums for column in one.values()}) != {n}:
+    n = len(by_problem(test.lengths, test.problem))
+    columns = [case.instances.counts, *case.instances.group_counts.values()]
+    if {*map(len, columns), *(len(column) for one in sums for column in one.values())} != {n}:
         yield f"instances: the test split has {n}"
+
+
+def _places(curve: Curve) -> tuple[Any, ...]:
+    stderr = curve.value if curve.stderr is None else curve.stderr
+    return curve.position, curve.count, curve.axis, curve.stderr is None, len(curve.value), len(stderr)
 
 
 def seeds_needed(given: Sequence[int]) -> tuple[int, ...]:
@@ -97,16 +100,11 @@ def seeds(case: Case) -> Iterator[str]:
     digests = [seed.predictions_sha256 for seed in case.result.seeds]
     if not all(_SHA256.fullmatch(digest) for digest in digests):
         yield "predictions_sha256 is no SHA-256"
-    unsolved = [] if case.instances is None else [one for one in case.instances.sums if not _solves(one)]
-    sums = [str(sorted(one.items())) for one in unsolved]
-    if len(set(digests)) < len(digests) or len(set(sums)) < len(sums):
+    if len(set(digests)) < len(digests):
         yield "two seeds have the same predictions"
-
-
-def _solves(sums: Mapping[str, Sequence[float]]) -> bool:
-    """Whether a seed solves every instance, by a score that is zero only for it."""
-    proper = [sums[metric] for metric in PROPER if metric in sums]
-    return bool(proper) and all(max(column) < SOLVED for column in proper)
+    for a, b in itertools.combinations(range(len(case.instances.sums) if case.instances is not None else 0), 2):
+        if case.instances is not None and _alike(case.instances, a, case.instances, b):
+            yield f"the seeds {a} and {b} are alike in nearly every instance: they are not two trainings"
 
 
 def training(case: Case) -> Iterator[str]:
@@ -120,29 +118,42 @@ def training(case: Case) -> Iterator[str]:
     except UserError as error:
         yield str(error)
         return
+    instances = options.train_instances or case.reference.track.definition.splits.train
     for seed in case.result.seeds:
-        if seed.seed in plans:
-            plan = plans[seed.seed]
-            instances = options.train_instances or case.reference.track.definition.splits.train
-            evaluated = evaluation_steps(len(plan), instances, options) - {0}
+        if (plan := plans.get(seed.seed)) is not None:
+            evaluated = sorted(evaluation_steps(len(plan), instances, options) - {0})
             yield from (f"seed {seed.seed}: {fault}" for fault in _training_faults(seed, plan, evaluated))
+
+
+def _training_faults(seed: SeedRecord, plan: NDArray[np.int64], evaluated: Sequence[int]) -> Iterator[str]:
+    """What is wrong with a training that should have seen `plan` (S,) tokens after its steps, and been scored after some."""
+    rows = seed.training_curve
+    if (seed.steps, seed.tokens) != (len(plan), plan[-1]):
+        yield f"{seed.steps:,} steps of {seed.tokens:,} tokens, and the options give {len(plan):,} of {plan[-1]:,}"
+    elif [(row.step, row.tokens) for row in rows] != [(step, plan[step - 1]) for step in evaluated]:
+        yield "the training curve is not of the steps and tokens at which the options score the validation split"
+    elif seed.best_step != (best := min(rows, key=lambda row: row.validation_loss)).step:
+        yield f"step {seed.best_step} was kept, and step {best.step} has the best validation loss"
+    elif seed.seconds <= 0 or seed.tokens_per_second <= 0 or seed.peak_memory_bytes <= 0:
+        yield "seconds, tokens_per_second and peak_memory_bytes must be above 0"
+    elif abs(seed.tokens - seed.seconds * seed.tokens_per_second) > 0.001 * seed.tokens_per_second + 0.01 * seed.tokens:
+        yield f"{seed.tokens:,} tokens in {seed.seconds} s are not {seed.tokens_per_second:,} tokens/s"
 
 
 def scores(case: Case) -> Iterator[str]:
     """Scores, standard errors and normalized scores follow from the instances, which count where the test split does."""
     instances, frame = case.instances, case.reference.frame
     for i, seed in enumerate(case.result.seeds):
-        wanted = normalized_scores(seed.scores, case.result.baselines)
-        if seed.share_of_the_way.keys() != wanted.keys() or any(
-            not math.isclose(given, wanted[m], rel_tol=1e-9, abs_tol=1e-9) for m, given in seed.share_of_the_way.items()
+        given, wanted = seed.share_of_the_way, normalized_scores(seed.scores, case.result.baselines)
+        if given.keys() != wanted.keys() or any(
+            abs(given[m] - wanted[m]) > _EXACT * (1 + abs(wanted[m])) for m in given
         ):
             yield f"seed {seed.seed}: share_of_the_way is not what the scores and the baselines give"
-        if instances is None:
-            continue
         for metric, record in seed.scores.items():
-            sums = np.array(instances.sums[i][metric], np.float64)
-            fault = sums_fault(case.reference.track.metrics[metric], sums, frame.counts_of(metric))
-            fault = fault or mean_fault(record, sums, frame.counts_of(metric))
+            if instances is None:
+                break
+            sums, counts = np.array(instances.sums[i][metric], np.float64), frame.counts_of(metric)
+            fault = _sums_fault(case.reference.track.metrics[metric], sums, counts) or _mean_fault(record, sums, counts)
             if fault:
                 yield f"seed {seed.seed}: {metric}: {fault}"
     if instances is not None:
@@ -151,35 +162,68 @@ def scores(case: Case) -> Iterator[str]:
             yield "instances: the counts are not how many positions the test split scores"
 
 
+def _sums_fault(metric: Metric, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> str | None:
+    """What is impossible about the (N,) sums of instances, if anything."""
+    if not np.abs(sums).max(initial=0.0) < 1e100:
+        return "an instance's sum is beyond all measure"
+    most = np.where(counts > 0, metric.limits[1], 0.0) * np.maximum(counts, 1)
+    if not (sums <= most * (1 + 2 * _HALF_DIGIT)).all():
+        return "an instance's sum is more than its positions can give"
+    if metric.over.endswith("accuracy") and (sums != np.floor(sums)).any():
+        return "an instance has a fraction of a right answer"
+    if any(rounded(value) != value for value in sums.tolist()):
+        return f"an instance's sum has more than {DIGITS} digits"
+    return None
+
+
+def _mean_fault(record: ScoreRecord, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> str | None:
+    """Whether score and standard error can come from sums that were rounded to these. The bounds are exact."""
+    own, n = ScoreRecord.of(sums, counts), len(counts)
+    off = _HALF_DIGIT * sums * (1 + 1e-6)
+    value_off = off.sum() / counts.sum() + 1e-12
+    if not abs(own.value - record.value) <= value_off:
+        return f"{record.value:.7g}, and the instances give {own.value:.7g}"
+    error_off = np.linalg.norm(off + value_off * counts) / math.sqrt(n * max(1, n - 1)) / counts.mean() + 1e-12
+    if not abs(own.stderr - record.stderr) <= error_off:
+        return f"standard error {record.stderr:.7g}, and the instances give {own.stderr:.7g}"
+    return None
+
+
 def possible(case: Case) -> Iterator[str]:
-    """No seed predicts better than the truth, which has the lowest expected NLL and squared error."""
-    if case.instances is None or (truth := case.reference.truth) is None:
+    """The scores of a seed can belong to one prediction, and none is better than the truth."""
+    for seed, sums in zip(case.result.seeds, case.instances.sums if case.instances is not None else (), strict=False):
+        found = {metric: np.array(values, np.float64) for metric, values in sums.items()}
+        if all(np.abs(values).max(initial=0.0) < 1e100 for values in found.values()):  # else `scores` says so
+            yield from (f"seed {seed.seed}: {fault}" for fault in _impossible(case, found))
+
+
+def _impossible(case: Case, sums: Mapping[str, NDArray[np.float64]]) -> Iterator[str]:
+    """Relations between the scores of one prediction, and to those of the truth, in an instance or in the mean."""
+    legal, token, truth = sums.get("legal_accuracy"), sums.get("token_accuracy"), case.reference.truth
+    if legal is not None and token is not None and (token > legal + 1e-6).any():
+        yield "an instance has more right answers than answers that are allowed"
+    if truth is None:
         return
-    for metric in sorted({*PROPER} & {*case.reference.metrics}):
-        for seed, sums in zip(case.result.seeds, case.instances.sums, strict=True):
-            given = np.array(sums[metric], np.float64)
-            if beyond_measure(given):  # `scores` says so
-                continue
-            ahead = ScoreRecord.of(truth.sums[metric] - given, truth.counts_of(metric))
-            if ahead.value > _CHANCE * ahead.stderr + _ROUNDING:
+    for metric, sign in (("nll", -1), ("mse", -1), ("token_accuracy", 1)):
+        if metric in sums and metric in truth.sums:
+            ahead = ScoreRecord.of(sign * (sums[metric] - truth.sums[metric]), truth.counts_of(metric))
+            if ahead.value > MOST_ERRORS * ahead.stderr + _ROUNDING:
                 yield (
-                    f"seed {seed.seed}: {metric} is {ahead.value:.3f} below that of the truth, by {_CHANCE} standard errors "
-                    "and more: it has seen what it predicts"
+                    f"{metric} is better than that of the truth by {ahead.value:.3f}, {MOST_ERRORS} standard errors and more: "
+                    "it has seen what it predicts"
                 )
-
-
-def curves(case: Case) -> Iterator[str]:
-    """Curves have the track's positions and possible values, and average to the score.
-
-    Positions that are in no curve leave some room.
-    """
-    for where, record in _records(case):
-        for metric, curve in record.curves.items():
-            positions = int(case.reference.frame.counts_of(metric).sum())
-            limits = case.reference.track.metrics[metric].limits
-            fault = _curve_fault(curve, case.reference.curves[metric], record.scores[metric].value, positions, limits)
-            if fault:
-                yield f"{where}: the curve of {metric} {fault}"
+    counts = truth.counts_of("nll")
+    if {"nll", "tvd"} <= sums.keys() and np.array_equal(counts, truth.counts_of("tvd")):
+        tvd = float(sums["tvd"].sum() / counts.sum())
+        # E[NLL] - E[truth's] is a mean KL divergence. It is at least twice the mean square of TVD (Pinsker, Jensen), and at most
+        # what it costs to take that much probability down to the floor.
+        excess = ScoreRecord.of(sums["nll"] - truth.sums["nll"], counts)
+        least, most, slack = 2.0 * tvd**2, -tvd * math.log(NLL_FLOOR), MOST_ERRORS * excess.stderr + _ROUNDING
+        if not least - slack <= excess.value <= most + slack:
+            yield (
+                f"an NLL of {excess.value:.3f} above the truth's cannot go with a TVD of {tvd:.3f}: by Pinsker's inequality "
+                f"and the floor of probabilities it is from {least:.3f} to {most:.3f}"
+            )
 
 
 def baselines(case: Case) -> Iterator[str]:
@@ -207,153 +251,66 @@ def baselines(case: Case) -> Iterator[str]:
         elif given.seconds < 0:
             yield f"{name} took {given.seconds} s"
         else:
-            yield from (f"{name}: {fault}" for fault in _baseline_faults(given, wanted))
+            yield from (f"{name}: {fault}" for fault in rescored(given.scores, wanted.scores, _BASELINE_TOLERANCE))
+            for metric, curve in wanted.curves.items():
+                if _apart(given.curves[metric], curve) > _BASELINE_TOLERANCE:
+                    yield f"{name}: the curve of {metric} is not what is computed here"
 
 
 def _options_differ(one: Mapping[str, Any], other: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
-    """Whether options differ, each with the defaults of what it does not have and the other has."""
-    first, second = (
-        canonical({**{name: defaults[name] for name in beside if name in defaults}, **own})  # canonical: True == 1
-        for own, beside in ((one, other), (other, one))
-    )
-    return first != second
-
-
-STRUCTURE: tuple[Check, ...] = (track, metrics)
-ALONE: tuple[Check, ...] = (seeds, training)
-FIGURES: tuple[Check, ...] = (scores, possible, curves)
-COSTLY: tuple[Check, ...] = (baselines,)
-
-
-def _records(case: Case) -> Iterator[tuple[str, SeedRecord | BaselineRecord]]:
-    for seed in case.result.seeds:
-        yield f"seed {seed.seed}", seed
-    for name, record in case.result.baselines.items():
-        yield f"the baseline {name}", record
-
-
-def _training_faults(seed: SeedRecord, plan: NDArray[np.int64], evaluated: Set[int]) -> Iterator[str]:
-    """What is wrong with the record of a training.
-
-    Args:
-        seed: The record.
-        plan: (S,), tokens seen after each step.
-        evaluated: The steps after which the validation split is scored.
-    """
-    rows = seed.training_curve
-    if (seed.steps, seed.tokens) != (len(plan), plan[-1]):
-        yield f"{seed.steps:,} steps of {seed.tokens:,} tokens, and the options give {len(plan):,} of {plan[-1]:,}"
-        return
-    steps = [row.step for row in rows]
-    if steps != sorted(evaluated):
-        yield "the steps of the training curve are not those at which the options score the validation split"
-        return
-    if any(row.tokens != plan[row.step - 1] for row in rows):
-        yield "the training curve has other tokens than its steps"
-    if any(set(row.loss) != set(rows[0].loss) or not row.loss for row in rows):
-        yield "the training curve has other losses in some rows"
-    best = min(rows, key=lambda row: row.validation_loss)
-    if seed.best_step != best.step:
-        yield f"step {seed.best_step} was kept, and step {best.step} has the best validation loss"
-    if seed.seconds <= 0 or seed.tokens_per_second <= 0 or seed.peak_memory_bytes <= 0:
-        yield "seconds, tokens_per_second and peak_memory_bytes must be above 0"
-        return
-    slowest, fastest = (seed.tokens / max(seed.seconds + off, 1e-9) for off in (0.0006, -0.0006))  # as rounded
-    if not slowest - 0.06 <= seed.tokens_per_second <= fastest + 0.06:
-        yield f"{seed.tokens:,} tokens in {seed.seconds} s are not {seed.tokens_per_second:,} tokens/s"
-
-
-def rescored(claimed: Mapping[str, ScoreRecord], real: Mapping[str, ScoreRecord]) -> Iterator[str]:
-    """Where claimed scores or their standard errors are not those of the stored predictions."""
-    for metric, record in real.items():
-        given = claimed[metric]
-        for what, one, other in (
-            (metric, given.value, record.value),
-            (f"the standard error of {metric}", given.stderr, record.stderr),
-        ):
-            if not abs(one - other) <= _EXACT * max(1.0, abs(other)):
-                yield f"{what} is {one:.7g}, and the predictions give {other:.7g}"
-
-
-def sums_fault(metric: Metric, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> str | None:
-    """What is impossible about the (N,) sums of instances, if anything."""
-    most = np.where(counts > 0, metric.limits[1], 0.0) * np.maximum(counts, 1)
-    if not (sums <= most * (1 + 2 * _HALF_DIGIT)).all():
-        return "an instance's sum is more than its positions can give"
-    if metric.over.endswith("accuracy") and (sums != np.floor(sums)).any():
-        return "an instance has a fraction of a right answer"
-    if any(rounded(value) != value for value in sums.tolist()):
-        return f"an instance's sum has more than {DIGITS} digits"
-    return None
-
-
-def beyond_measure(sums: NDArray[np.float64]) -> bool:
-    """Whether squares of them would overflow."""
-    return not np.abs(sums).max(initial=0.0) < 1e100
-
-
-def mean_fault(record: ScoreRecord, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> str | None:
-    """Whether score and standard error can come from sums that were rounded to these. The bounds are exact."""
-    if beyond_measure(sums):
-        return "an instance's sum is beyond all measure"
-    own = ScoreRecord.of(sums, counts)
-    off = _HALF_DIGIT * sums * (1 + 1e-6)
-    value_off = off.sum() / counts.sum() + 1e-12
-    if not abs(own.value - record.value) <= value_off:
-        return f"{record.value:.7g}, and the instances give {own.value:.7g}"
-    n = len(counts)
-    if n > 1:
-        residual_off = np.linalg.norm(off + value_off * counts)
-        if not abs(own.stderr - record.stderr) <= residual_off / math.sqrt(n * (n - 1)) / counts.mean() + 1e-12:
-            return f"standard error {record.stderr:.7g}, and the instances give {own.stderr:.7g}"
-    return None
-
-
-def _curve_fault(curve: Curve, frame: Curve, value: float, positions: int, limits: tuple[float, float]) -> str | None:
-    """What is wrong with a curve, if anything.
-
-    Args:
-        curve: The curve that is claimed.
-        frame: A curve with the positions and counts it must have.
-        value: The score that it must average to.
-        positions: How many positions the score is over. Those that are in no curve (`Task.progress` below 0) can be anything.
-        limits: The lowest and the highest value that the metric can have.
-    """
-    if (curve.position, curve.count, curve.axis) != (frame.position, frame.count, frame.axis):
-        return "has other positions than the test split"
-    if (curve.stderr is None) != (frame.stderr is None) or min(curve.stderr or [0.0]) < 0:
-        return "has standard errors of its own"
-    (lowest, highest), slack = limits, _CURVE_DIGIT / 2 + 1e-9
-    for drawn in curve.value:
-        if not lowest - slack <= drawn <= highest + slack:
-            return f"has a value of {drawn:g}, outside {lowest:g} to {highest:g}"
-    total = sum(v * c for v, c in zip(curve.value, curve.count, strict=True))
-    left_out = positions - sum(curve.count)
-    rest = value * positions - total
-    most = highest * left_out if left_out else 0.0
-    if not -_CURVE_TOLERANCE * positions <= rest <= most + _CURVE_TOLERANCE * positions:
-        return f"averages to {total / sum(curve.count):.6f}, and the score is {value:.6f}"
-    return None
-
-
-def _baseline_faults(given: BaselineRecord, wanted: BaselineRecord) -> Iterator[str]:
-    """How a claimed baseline differs from the one computed here."""
-    for metric, score in wanted.scores.items():
-        claimed = given.scores[metric]
-        for what, own, real in (
-            (metric, claimed.value, score.value),
-            (f"the standard error of {metric}", claimed.stderr, score.stderr),
-        ):
-            if not abs(own - real) <= _BASELINE_TOLERANCE * max(1.0, abs(real)):
-                yield f"{what} is {own:.6g}, and computed here {real:.6g}"
-        if _apart(given.curves[metric], wanted.curves[metric]) > _BASELINE_TOLERANCE:
-            yield f"the curve of {metric} is not what is computed here"
+    """Whether options differ, each with the defaults of what it does not have and the other has. 1 is not true."""
+    late = {name: default for name, default in defaults.items() if name in one or name in other}
+    return canonical({**late, **one}) != canonical({**late, **other})
 
 
 def _apart(a: Curve, b: Curve) -> float:
     """How far two curves, or their standard errors, are from each other, averaged over positions."""
-    if len(a.value) != len(b.value) or (a.stderr is None) != (b.stderr is None):
-        return math.inf
     weights = np.array(b.count) / max(1, sum(b.count))
     pairs = [(a.value, b.value), (a.stderr or [], b.stderr or [])]
-    return max(float(np.sum(np.abs(np.subtract(x, y)) * weights[: len(x)])) for x, y in pairs)
+    return max(float(np.abs(np.subtract(x, y)) @ weights[: len(x)]) for x, y in pairs)
+
+
+STRUCTURE: tuple[Check, ...] = (track, metrics)
+ALONE: tuple[Check, ...] = (training,)
+FIGURES: tuple[Check, ...] = (seeds, scores, possible)
+COSTLY: tuple[Check, ...] = (baselines,)
+
+
+def rescored(
+    claimed: Mapping[str, ScoreRecord], real: Mapping[str, ScoreRecord], slack: float = _EXACT
+) -> Iterator[str]:
+    """Where claimed scores or their standard errors are not those that are computed here, relative to their size."""
+    for metric, record in real.items():
+        for what, one, other in (
+            (metric, claimed[metric].value, record.value),
+            (f"the standard error of {metric}", claimed[metric].stderr, record.stderr),
+        ):
+            if not abs(one - other) <= slack * max(1.0, abs(other)):
+                yield f"{what} is {one:.7g}, and computed here {other:.7g}"
+
+
+def copies(entries: Sequence[Entry]) -> list[str]:
+    """A line for each pair of entries of one track whose seeds score alike in nearly every instance."""
+    found = []
+    for first, second in itertools.combinations(entries, 2):
+        if first.result.track != second.result.track or first.instances.counts != second.instances.counts:
+            continue
+        pairs = itertools.product(range(len(first.instances.sums)), range(len(second.instances.sums)))
+        if alike := [(a, b) for a, b in pairs if _alike(first.instances, a, second.instances, b)]:
+            found.append(
+                f"{first.file_name}, seed {alike[0][0]}, and {second.file_name}, seed {alike[0][1]}, are alike in nearly every "
+                "instance: one is a copy of the other"
+            )
+    return found
+
+
+def _alike(first: InstanceScores, a: int, second: InstanceScores, b: int) -> bool:
+    """Whether two seeds have equal sums in nearly all instances, in a score that is not counted in whole numbers."""
+    for metric in ("nll", "mse", "truth_mse", "tvd"):
+        if metric in first.sums[a] and metric in second.sums[b]:
+            x, y = np.array(first.sums[a][metric]), np.array(second.sums[b][metric])
+            telling = np.maximum(x, y) >= SOLVED
+            x, y = x[telling], y[telling]
+            if len(x) >= 10 and (np.abs(x - y) <= _EQUAL * np.maximum(np.abs(x), np.abs(y))).mean() >= _MOST_EQUAL:
+                return True
+    return False

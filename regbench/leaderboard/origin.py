@@ -1,43 +1,54 @@
-"""Checks on where an entry comes from: its configuration, the architecture and its source, the code and the machine."""
+"""Checks on where an entry comes from: its name, its configuration, the architecture and its source, the code and the machine."""
 
 from __future__ import annotations
 
 import ast
+import codecs
+import difflib
+import functools
 import hashlib
+import io
 import json
+import os
+import re
+import subprocess
+import tokenize
+import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pydantic
 
 from regbench.config import Config
-from regbench.leaderboard import history
-from regbench.leaderboard.case import Case, Check, Note
-from regbench.leaderboard.entry import canonical, command_of
-from regbench.leaderboard.stranger import source_faults, telling_lines
+from regbench.leaderboard.claim import Case, Check, Note
+from regbench.leaderboard.entry import LONGEST_NAME, canonical, command_of
+from regbench.leaderboard.store import ROOT
 from regbench.models.build import build, build_without_memory, split_settings
-from regbench.models.mixer import Options
 from regbench.models.model import parameter_count
 from regbench.models.state_size import state_at
-from regbench.report.content import human_growth
 from regbench.results import ArchitectureRecord, Result
 from regbench.training.options import TrainingOptions, resolve_settings
 from regbench.utils import registry
 from regbench.utils.errors import UserError, describe_validation
+from regbench.utils.imports import sources_of
 
+_COMMIT = re.compile("[0-9a-f]{40}([0-9a-f]{24})?")
 _MOST_PARAMETERS = 10**8
 """Of a model that is built to measure its state."""
-
 _LARGEST_OPTION = 65_536
 _MOST_MEMBERS = 64
+_LOOK_ALIKE = (("rn", "m"), ("vv", "w"), ("cl", "d"), ("0", "o"), ("1", "l"), ("i", "l"), ("5", "s"))
+_LONG, _NEAR = 5, 0.85
+"""Letters from which on a name that shares so much with another is taken for the same."""
+
+
+# --- The checks. ---
 
 
 def configuration(case: Case) -> Iterator[str]:
-    """The configuration names the track, architecture, seeds and trials of the result, and a backend and device that ran.
-
-    With the run, `config.yaml` says the same.
-    """
+    """The configuration names the track, architecture, seeds and trials of the result. With a run, so does its `config.yaml`."""
     asked, result = case.configuration, case.result
     for what, given, claimed in (
         ("the track", asked.track, result.track.name),
@@ -47,49 +58,40 @@ def configuration(case: Case) -> Iterator[str]:
     ):
         if given != claimed:
             yield f"{what} are not those of the result: {str(given)[:80]!r} and {str(claimed)[:80]!r}"
-    machine = result.environment
-    kind = "cpu" if machine.device == "cpu" else "cuda"
-    if asked.device != "auto" and asked.device.partition(":")[0] != kind:
-        yield f"it asks for the device {asked.device[:80]!r}, and the result is of {machine.device!r}"
-    for part in asked.backend.split(","):
-        op, _, wanted = (text.strip() for text in part.rpartition("="))
-        records = (machine.backend, machine.training_backend or {})
-        ran = {form for record in records for name, form in record.items() if op in ("", name)}
-        if wanted != "auto" and ran != {wanted}:
-            yield f"it asks for the backend {part[:80]!r}, and {', '.join(sorted(ran)) or 'no op'} ran"
     if case.run is not None and _text(case.run.configuration) != _text(asked):
         yield f"config.yaml asks for: {command_of(case.run.configuration)[:400]}"
 
 
 def source(case: Case) -> Iterator[str]:
     """The source is this repository's, now or at the commit, asked for by its name; or it is one file, kept beside the entry."""
-    record = case.result.architecture
+    record, commit = case.result.architecture, case.result.code.commit
     if is_built_in(record):
         if case.configuration.architecture != record.name:  # a file of the same name would be run in its place
             yield f"it asks for {case.configuration.architecture[:80]!r}, and the result is of {record.source}"
         if case.source is not None:
             yield f"{record.source} is part of regbench, and a file is kept for it"
-        commit = str(case.result.code.commit)
-        if is_todays(record, commit):
+        if record.source_sha256 == _digest_now(record.name):
             return
-        if reason := history.missing(case.result.code.commit):
-            yield f"{record.source} is not today's, and {reason}"
-        elif (files := history.source_at(commit, record.source)) is None:
-            yield f"{record.source} is not today's, and commit {commit[:12]} has no such file"
-        elif (then := registry.digest_of(files)) != record.source_sha256:
-            yield f"{record.source} is {record.source_sha256[:12]!r}, but {then[:12]!r} at commit {commit}"
+        then = digest_at(commit, record.source)
+        if then != record.source_sha256:
+            yield (
+                f"{record.source} is not today's, and at commit {str(commit)[:12]!a} it was "
+                + (
+                    f"{then[:12]!r}"
+                    if then
+                    else "not in the history here (in a shallow checkout: `git fetch --unshallow`)"
+                )
+            )
         else:
-            yield Note(f"{record.source} has changed since commit {commit[:12]}, by which this entry was made")
+            yield Note(f"{record.source} has changed since commit {str(commit)[:12]}, by which this entry was made")
     elif record.source != case.configuration.architecture.partition(":")[0] or not record.source.endswith(".py"):
         yield f"{record.source[:80]!r} is neither an architecture of regbench nor the file that the configuration names"
     elif case.source is None:
         yield f"the file {record.source[:80]!r} is not kept beside the entry; that of a run is named with --source FILE"
     elif hashlib.sha256(case.source).hexdigest() != record.source_sha256:
         yield f"the file {record.source[:80]!r} is not the one that was run"
-    elif faults := list(source_faults(case.source)):
-        yield from (f"the file {record.source[:80]!r}: {fault}" for fault in faults)
-    elif telling := telling_lines(case.source):
-        yield Note(f"read these lines of {record.source[:80]!r} before you trust it: {', '.join(telling)}")
+    else:
+        yield from (f"the file {record.source[:80]!r}: {fault}" for fault in unreadable(case.source))
 
 
 def architecture(case: Case) -> Iterator[str]:
@@ -115,7 +117,7 @@ def architecture(case: Case) -> Iterator[str]:
 def code(case: Case) -> Iterator[str]:
     """The code was committed."""
     commit, dirty = case.result.code.commit, case.result.code.dirty
-    if commit is not None and not history.COMMIT.fullmatch(commit):
+    if commit is not None and not _COMMIT.fullmatch(commit):
         yield f"{commit[:80]!r} is no commit"
     if dirty or (commit is None) != (dirty is None):
         yield "the code had changes that were not committed"
@@ -123,25 +125,15 @@ def code(case: Case) -> Iterator[str]:
         yield Note("made by an installed regbench: which commit it was is not known")
 
 
-def environment(case: Case) -> Iterator[str]:
-    """The machine and its packages are named."""
-    machine = case.result.environment
-    if not {"regbench", "torch", "numpy"} <= machine.packages.keys():
-        yield "packages must name regbench, torch and numpy"
-    if machine.threads < 1:
-        yield f"{machine.threads} threads"
-    named = (machine.platform, machine.processor, machine.device, machine.python, *machine.packages.values())
-    if not all(text.strip() and len(text) <= 200 for text in named):
-        yield "platform, processor, device or a version is empty or long"
+CHECKS: tuple[Check, ...] = (configuration, source, architecture, code)
 
 
-CHECKS: tuple[Check, ...] = (configuration, source, architecture, code, environment)
+# --- The source. ---
 
 
 def is_built_in(record: ArchitectureRecord) -> bool:
     """Whether an architecture claims to be one of this repository's, and there is one of that name."""
-    known = registered().get(record.name)
-    folder = registry.ARCHITECTURE.package
+    known, folder = registered().get(record.name), registry.ARCHITECTURE.package
     return (
         known is not None
         and record.source == known.target == f"{folder}.{record.name}"
@@ -149,19 +141,73 @@ def is_built_in(record: ArchitectureRecord) -> bool:
     )
 
 
-def is_todays(record: ArchitectureRecord, commit: str | None) -> bool:
-    """Whether the source of a built-in architecture is that of today, but for comments and docstrings.
+@functools.cache
+def digest_at(commit: str | None, module: str) -> str | None:
+    """The digest that a module had at a commit of the history here. None where git, the commit or its file is not here."""
+    if (
+        commit is None
+        or not _COMMIT.fullmatch(commit)
+        or git(ROOT, "merge-base", "--is-ancestor", commit, "HEAD") is None
+    ):
+        return None
 
-    Args:
-        record: The architecture.
-        commit: The commit that it was run from.
-    """
-    if record.source_sha256 == _digest_now(record.name):
-        return True
-    then = history.source_at(commit, record.source)
-    return (
-        then is not None and registry.digest_of(then) == record.source_sha256 and _code(then) == _code_now(record.name)
-    )
+    def find(name: str) -> tuple[PurePosixPath, bytes, str] | None:
+        stem = name.replace(".", "/")
+        for path, package in ((f"{stem}.py", name.rpartition(".")[0]), (f"{stem}/__init__.py", name)):
+            if (content := git(ROOT, "cat-file", "blob", f"{commit}:{path}")) is not None:
+                return PurePosixPath(path), content, package
+        return None
+
+    try:
+        found = sources_of(module, find)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    return registry.digest_of([found[path] for path in sorted(found)]) if found else None
+
+
+@functools.cache  # entries of one day share their commits, and architectures their modules
+def git(folder: Path, *words: str) -> bytes | None:
+    """What git prints in a folder, or None where it fails, takes long or is not installed. It fetches nothing."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words],
+            capture_output=True,
+            timeout=20,
+            env={**os.environ, "GIT_NO_LAZY_FETCH": "1"},
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return None if done.returncode else done.stdout
+
+
+def unreadable(content: bytes) -> Iterator[str]:
+    """Why nobody could read a stranger's file as it is run, if anything. It is parsed and never run."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        yield "it is no text"
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        for character in line:
+            hidden = not character.isprintable() and character != "\t"
+            if hidden or unicodedata.bidirectional(character) in ("R", "AL"):
+                yield f"line {number} has the character U+{ord(character):04X}, which is not shown or runs from right to left"
+                return
+    try:
+        encoding = codecs.lookup(tokenize.detect_encoding(io.BytesIO(content).readline)[0]).name
+    except SyntaxError:
+        encoding = "unknown"
+    if encoding != "utf-8":  # in another a comment can be code
+        yield "it names an encoding of its own: only UTF-8 is read as it is run"
+        return
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        yield f"it is no Python: {type(error).__name__}"
+        return
+    if not any(isinstance(node, ast.ClassDef) for node in tree.body):
+        yield "it defines no class"
 
 
 @lru_cache(maxsize=1)
@@ -176,27 +222,11 @@ def _digest_now(name: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _code_now(name: str) -> list[str]:
-    return _code(tuple(path.read_bytes() for path in registry.source_files(_load(name))))
-
-
-@lru_cache(maxsize=256)
-def _code(files: tuple[bytes, ...]) -> list[str]:
-    """The code of each file, without comments and docstrings."""
-    trees = [ast.parse(content) for content in files]
-    for node in (node for tree in trees for node in ast.walk(tree)):
-        if isinstance(body := getattr(node, "body", None), list):
-            node.body = [line for line in body if not _is_text(line)]  # type: ignore[attr-defined]
-    return [ast.dump(tree) for tree in trees]
-
-
-def _is_text(line: ast.AST) -> bool:
-    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) and isinstance(line.value.value, str)
-
-
-@lru_cache(maxsize=64)
 def _load(name: str) -> type[Any]:
     return registry.load(registry.ARCHITECTURE, name)
+
+
+# --- Options. ---
 
 
 def _defaults(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -217,10 +247,7 @@ def same_configuration(a: Result, b: Result) -> bool:
     pairs = ((first.options, second.options), (a.training, b.training))
     if is_built_in(first):
         defaults = _defaults(first.name)
-        return all(
-            canonical({**default, **x}) == canonical({**default, **y})
-            for default, (x, y) in zip(defaults, pairs, strict=True)
-        )
+        return all(canonical({**d, **x}) == canonical({**d, **y}) for d, (x, y) in zip(defaults, pairs, strict=True))
     return all(canonical(x[key]) == canonical(y[key]) for x, y in pairs for key in x.keys() & y.keys())
 
 
@@ -239,14 +266,15 @@ def _implausible(value: Any) -> Iterator[str]:
 
 def _against_class(case: Case) -> Iterator[str]:
     """How options, parameters and state size differ from what today's class gives."""
-    record = case.result.architecture
+    record, task_io = case.result.architecture, case.reference.track.task.io
     cls = _load(record.name)
     try:
         yield from _options(case, cls)
         more = cls.Options.model_config.get("extra") == "allow"  # the options of a hybrid's parts
         given = {k: v for k, v in record.options.items() if more or k in cls.Options.model_fields}
         options = cls.Options.model_validate_json(json.dumps(given))
-        counted = _counts(case, cls, options)
+        model = build_without_memory(cls, options, task_io)
+        counted = parameter_count(model), model.state_bytes()
     except pydantic.ValidationError as error:
         yield describe_validation(error, "option", cls.Options.model_fields)
     except UserError as error:
@@ -257,9 +285,9 @@ def _against_class(case: Case) -> Iterator[str]:
             if claimed != real:
                 yield f"{claimed} {what}, and these options give {real}"
         if record.state_at is not None and counted == claims and record.parameters < _MOST_PARAMETERS:
-            measured = state_at(build(cls, options, case.reference.track.task.io).eval())
+            measured = state_at(build(cls, options, task_io).eval())
             if measured != record.state_at:
-                yield f"a state of {human_growth(record.state_at)} tokens, and these options give {human_growth(measured)}"
+                yield f"a state by tokens of {record.state_at}, and these options give {measured}"
 
 
 def _options(case: Case, cls: type[Any]) -> Iterator[str]:
@@ -267,17 +295,15 @@ def _options(case: Case, cls: type[Any]) -> Iterator[str]:
 
     The result does not have options that are newer. Of these the default must hold.
     """
-    options, training = (made.model_dump(mode="json") for made in resolve_settings(cls, case.configuration.settings))
+    record = case.result.architecture
+    made = [one.model_dump(mode="json") for one in resolve_settings(cls, case.configuration.settings)]
     for given, wanted, default in zip(
-        (case.result.architecture.options, case.result.training),
-        (options, training),
-        _defaults(case.result.architecture.name),
-        strict=True,
+        (record.options, case.result.training), made, _defaults(record.name), strict=True
     ):
         for key in sorted({*given, *wanted}):
             if key not in wanted:
                 yield f"there is no option '{key[:60]}'"
-            elif not _same(given.get(key, default.get(key)), wanted[key]):
+            elif canonical(given.get(key, default.get(key))) != canonical(wanted[key]):  # 1, 1.0 and true differ
                 yield f"{key} is {str(given.get(key))[:60]}, and the configuration gives {str(wanted[key])[:60]}"
 
 
@@ -303,21 +329,66 @@ def _gives(value: Any, recorded: Any) -> bool:
     return isinstance(value, bool) == isinstance(recorded, bool) and bool(value == recorded)
 
 
-def _same(a: Any, b: Any) -> bool:
-    """Whether two plain values are equal and of the same type."""
-    return type(a) is type(b) and bool(a == b)
-
-
 def _text(asked: Config) -> str:
     """A configuration as text: 1, 1.0 and true differ."""
     return canonical(asked.model_dump(mode="json"))
 
 
-def _counts(case: Case, cls: type[Any], options: Options) -> tuple[int, int | None]:
-    """Parameters and bytes of state of a model that is built without memory.
+# --- The name. ---
 
-    Raises:
-        UserError: The model cannot be built, or has very many parts.
+
+def default_name(configuration: Config, result: Result) -> str:
+    """The architecture's name and the settings that are not its defaults.
+
+    An example is "gla+ngh-1-2-3+mimetic": `ngh` is `ngram_heads`, and a setting without a value is true. A name that would be too
+    long ends with digits of its digest.
     """
-    model = build_without_memory(cls, options, case.reference.track.task.io)
-    return parameter_count(model), model.state_bytes()
+    defaults: dict[str, Any] = {}
+    if is_built_in(result.architecture):
+        own, training = _defaults(result.architecture.name)
+        defaults = own | {f"training.{key}": value for key, value in training.items()}
+    parts = [_slug(result.architecture.name)]
+    for key, value in configuration.settings.items():
+        if key not in defaults or json.dumps(defaults[key]) != json.dumps(value):
+            part = "ngh" if key == "ngram_heads" else _slug(key.removeprefix("training."))
+            parts.append(part if value is True else f"{part}-{_slug(json.dumps(value))}")
+    name = "+".join(parts)
+    if len(name) <= LONGEST_NAME:
+        return name
+    digits = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: LONGEST_NAME - 9].rstrip('+.=-')}-{digits}"
+
+
+def name_faults(name: str, result: Result) -> Iterator[str]:
+    """What is wrong with an entry's name.
+
+    An entry of a built-in architecture is called by the architecture's name and what distinguishes it. No other entry is, and
+    none is called as a baseline is, or so that it looks like one of these: "rnamba", "mam-ba" and "mabma" look like "mamba".
+    """
+    own = result.architecture.name
+    if is_built_in(result.architecture):
+        if name != own and not (name.startswith(own) and name[len(own)] in "+-.="):
+            yield f"{name!r} must be {own!r}, or begin with it and one of + - . ="
+        return
+    pieces = re.split("[+.=_-]", name)
+    begins = {_as_read("".join(pieces[:n])) for n in range(1, len(pieces) + 1)}
+    for other in (*registered(), *registry.entries(registry.BASELINE), *result.baselines):
+        wanted = _as_read(other)
+        swapped = any(sorted(begin) == sorted(wanted) for begin in begins)
+        near = len(wanted) >= _LONG and (swapped or difflib.get_close_matches(wanted, begins, 1, _NEAR))
+        if wanted in begins or near:
+            yield f"{name!r} is called as {other[:60]!r} is, or nearly: give another with --name"
+            return
+
+
+def _as_read(name: str) -> str:
+    text = re.sub("[^a-z0-9]", "", name.lower())
+    for written, read in _LOOK_ALIKE:
+        text = text.replace(written, read)
+    return text
+
+
+def _slug(text: str) -> str:
+    """`text` in small letters, digits and _, joined by what a name may have between them."""
+    words = re.split(r"[^a-z0-9_.]+", text.lower())
+    return "-".join(word.strip(".") for word in words if word.strip("."))

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from regbench.evaluation.language_models import ABOUT
 from regbench.leaderboard.entry import Entry
-from regbench.leaderboard.language_models import ABOUT
 from regbench.leaderboard.overview import overview
 from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, TIES, Board, Row
 from regbench.leaderboard.tiers import TIERS, Evidence
@@ -29,7 +29,6 @@ from regbench.report.content import (
 )
 from regbench.report.html import render_page
 from regbench.results import Curve
-from regbench.tracks.track import frozen_tracks
 
 _FACTS = (
     ("parameters", "Trainable parameters.", "ascending", "amount"),
@@ -52,9 +51,6 @@ _FACTS = (
 )
 """Columns after the scores: name, meaning, the order in which they are sorted first, class."""
 
-_SIZES = ("train_tokens", "epochs")
-"""Training options that say how much is seen. Entries on one curve may differ in them."""
-
 
 def build_page(boards: Sequence[Board]) -> str:
     """The whole page as HTML.
@@ -62,71 +58,36 @@ def build_page(boards: Sequence[Board]) -> str:
     Args:
         boards: The boards of `rank.rank`. The one with the most entries is shown first.
     """
-    ordered = sorted((board for board in boards if board.retired is None), key=lambda board: -len(board.entries))
+    ordered = sorted(boards, key=lambda board: -len(board.entries))
     current = {board.file_stem: board for board in ordered}
-    retired = {f"retired-{i}": board for i, board in enumerate(board for board in boards if board.retired is not None)}
     return render_page(
         "leaderboard/templates/board.html",
         styles=["report/assets/base.css", "leaderboard/assets/board.css"],
         scripts=["report/assets/chart.js", "leaderboard/assets/scatter.js", "leaderboard/assets/board.js"],
-        data=chart_data(current, list(retired.values())),
+        data=chart_data(current),
         title="regbench leaderboard",
         ties=TIES,
         about_tiers=f"{ABOUT_TIERS} {FIRST}".replace("*", ""),
         tiers=TIERS,
         about_models=ABOUT,
         overview=overview(ordered) if len(ordered) > 1 else None,
-        current=[_section(board, name, boards) for name, board in current.items()],
-        retired=[_section(board, name, boards) for name, board in retired.items()],
+        current=[_section(board, name) for name, board in current.items()],
     )
 
 
-def chart_data(boards: Mapping[str, Board], retired: Sequence[Board] = ()) -> dict[str, Any]:
-    """What the scripts of the page read.
-
-    Args:
-        boards: The boards with charts, by the id of their section.
-        retired: Boards without charts. Their entries may be on curves by training size.
-    """
-    everything = [*boards.values(), *retired]
-    variants = _variants(everything)
+def chart_data(boards: Mapping[str, Board]) -> dict[str, Any]:
+    """What the scripts of the page read, of boards by the id of their section."""
+    variants = _variants(list(boards.values()))
     return {
         "architectures": sorted({name for name, _ in variants}),
-        "boards": [_charts(board, name, everything, variants) for name, board in boards.items()],
+        "boards": [_charts(board, name, variants) for name, board in boards.items()],
     }
-
-
-def size_panels(board: Board, boards: Sequence[Board]) -> list[dict[str, Any]]:
-    """Curves of scores by how much was trained on, of configurations that differ in nothing else.
-
-    One panel is by the training tokens, of entries on this board. One is by the instances of the training split, of entries on
-    all boards with the same test split.
-
-    Args:
-        board: The board.
-        boards: All boards.
-
-    Returns:
-        For each panel {axis, series: [{name, architecture, points: [{x, scores: {metric: value}}]}]}. Without such entries none.
-    """
-    here = [(_tokens(entry), entry) for entry in board.entries]
-    same_test = [b for b in boards if _test_split(b) == _test_split(board) and b.metrics == board.metrics]
-    across = [(_instances(e, n), e) for b in same_test if (n := _train_instances(b)) is not None for e in b.entries]
-    panels = []
-    for title, sized, leave_out in (
-        ("training tokens", here, _SIZES),
-        ("training instances", across, ("train_instances",)),
-    ):
-        series = _size_series(sized, leave_out, board)
-        if series:
-            panels.append({"axis": title, "series": series})
-    return panels
 
 
 # --- Tables. ---
 
 
-def _section(board: Board, name: str, boards: Sequence[Board]) -> dict[str, Any]:
+def _section(board: Board, name: str) -> dict[str, Any]:
     """What the template shows of a board; `name`: the id of its section."""
     anchors: dict[str | None, str] = {row.anchor: row.name for row in board.rows if row.anchor}
     heads = [
@@ -143,7 +104,6 @@ def _section(board: Board, name: str, boards: Sequence[Board]) -> dict[str, Any]
         "stem": quote(board.file_stem, safe=""),
         "heads": [dict(zip(("name", "meaning", "first", "kind"), head, strict=True)) for head in (*heads, *_FACTS)],
         "by_what": axis(board.entries[0].result, board.main_score, unit=False),
-        "sizes": [panel["axis"] for panel in size_panels(board, boards)],
         "entries": {row.name: _words(row.entry, row.evidence) for row in board.rows if row.entry and row.evidence},
     }
 
@@ -197,21 +157,14 @@ def _machine(entry: Entry) -> str:
 # --- Charts. ---
 
 
-def _charts(
-    board: Board, name: str, boards: Sequence[Board], variants: Mapping[tuple[str, str], int]
-) -> dict[str, Any]:
+def _charts(board: Board, name: str, variants: Mapping[tuple[str, str], int]) -> dict[str, Any]:
     """What the scripts draw of a board."""
-    sizes = size_panels(board, boards)
-    for panel in sizes:
-        for series in panel["series"]:
-            series["variant"] = variants[series["architecture"], series["name"]]
     return {
         "id": name,
         "metrics": [metric_words(board.known[m], axis(board.entries[0].result, m)) for m in board.metrics],
         "entries": [_entry(row, row.entry, board, variants) for row in board.rows if row.entry is not None],
         "baselines": _baselines(board),
         "levels": _levels(board),
-        "sizes": sizes,
     }
 
 
@@ -272,55 +225,3 @@ def _variants(boards: Sequence[Board]) -> dict[tuple[str, str], int]:
         for entry in board.entries:
             names.setdefault(entry.result.architecture.name, set()).add(entry.name)
     return {(architecture, name): i for architecture, found in names.items() for i, name in enumerate(sorted(found))}
-
-
-def _size_series(sized: Sequence[tuple[int, Entry]], leave_out: Sequence[str], board: Board) -> list[dict[str, Any]]:
-    """Curves through entries that differ only in their size and in the training options left out."""
-    groups: dict[str, list[tuple[int, Entry]]] = {}
-    for size, entry in sized:
-        groups.setdefault(_all_but(entry, leave_out), []).append((size, entry))
-    series = []
-    for group in groups.values():
-        by_size = dict(sorted(group, key=lambda pair: (pair[0], pair[1].name)))  # one entry a size
-        if len(by_size) < 2 or not any(entry in board.entries for entry in by_size.values()):
-            continue
-        largest = list(by_size.values())[-1]
-        series.append(
-            {
-                "name": largest.name,
-                "architecture": largest.result.architecture.name,
-                "points": [
-                    {"x": size, "scores": {m: round(entry.result.score(m).value, 6) for m in board.metrics}}
-                    for size, entry in by_size.items()
-                ],
-            }
-        )
-    return sorted(series, key=lambda one: str(one["name"]))
-
-
-def _all_but(entry: Entry, leave_out: Sequence[str]) -> str:
-    """What an entry is, without some of its training options."""
-    architecture = entry.result.architecture
-    training = {key: value for key, value in entry.result.training.items() if key not in leave_out}
-    return json.dumps([architecture.name, architecture.source, architecture.options, training], sort_keys=True)
-
-
-def _tokens(entry: Entry) -> int:
-    return int(statistics.median(seed.tokens for seed in entry.result.seeds))
-
-
-def _instances(entry: Entry, available: int) -> int:
-    """How many training instances an entry used, of those that its track has."""
-    return int(entry.result.training.get("train_instances") or available)
-
-
-def _test_split(board: Board) -> str | None:
-    return board.entries[0].result.track.fingerprints.get("test")
-
-
-def _train_instances(board: Board) -> int | None:
-    """The size of a frozen track's training split. None if the board is of another definition."""
-    frozen = frozen_tracks().get(board.track)
-    if frozen is None or frozen["digest"] != board.digest:
-        return None
-    return int(frozen["statistics"]["train"]["instances"])

@@ -1,23 +1,41 @@
-"""The leaderboard as people read it: ranked tables in Markdown, CSV and LaTeX. The same entries give the same bytes."""
+"""The leaderboard as people read it: from the folder to ranked boards and their tables (Markdown, CSV, LaTeX).
+
+Every entry is verified. Baselines take minutes to compute: `baselines.json` keeps those of every track with entries, so that
+entries are compared with them and not with each other. The same entries give the same bytes.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import pydantic
 from tabulate import tabulate
 
-from regbench.leaderboard.language_models import ABOUT
+from regbench.evaluation.language_models import ABOUT, read_language_models
+from regbench.leaderboard.claim import find_reference, todays_track
+from regbench.leaderboard.entry import Entry, canonical
+from regbench.leaderboard.figures import copies
 from regbench.leaderboard.overview import overview
-from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, TIES, Board, Row, retirement
+from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, TIES, Board, Row, rank
+from regbench.leaderboard.spread import kept_spread
+from regbench.leaderboard.store import stored_in
+from regbench.leaderboard.tiers import Evidence, read_evidence
+from regbench.leaderboard.verify import verify_entry
 from regbench.report.content import human_state, in_hundredths, label
+from regbench.results import BaselineRecord
 from regbench.tracks import Track, load_track, track_names
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, explain_full_disk
+from regbench.utils.folder import Folder
+from regbench.utils.guard import Refused, parse_json
 
-_TABLE = re.compile(r"[a-z0-9-]+-v[0-9]+(-[0-9a-f]{8})?\.(md|csv|tex)")
+BASELINES = "baselines.json"
+_FILE_BYTES = 16 << 20
+_TABLE = re.compile(r"([a-z0-9-]+-v[0-9]+)(-[0-9a-f]{8})?\.(md|csv|tex)")
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
     c: f"\\{c}" for c in "&%$#_{}"
 }
@@ -62,16 +80,84 @@ verified. `regbench reproduce FILE --by NAME` trains it again, if it is built in
   ops. So do not compare rows by it."""
 
 
+# --- From the folder to boards. ---
+
+
+def load_boards(
+    folder: Path, track: Track | None = None, announce: Callable[[str], None] = lambda _: None
+) -> tuple[list[Board], list[str]]:
+    """The ranked boards of all entries, and a line for each fault in the entries. With a fault there are no boards.
+
+    Args:
+        folder: The leaderboard's folder.
+        track: A track of your own, if entries may be of that.
+        announce: Called with a line before something that takes long.
+    """
+    entries: list[Entry] = []
+    evidence: dict[str, Evidence] = {}
+    faults: list[str] = []
+    try:
+        known = kept_baselines(folder)
+        for stored in stored_in(folder / "entries"):
+            try:
+                entry = stored.entry
+                evidence[entry.digest] = read_evidence(stored)
+            except Refused as error:
+                faults.append(f"{stored.path.name}: {error}")
+                continue
+            entries.append(entry)
+            baselines = known.get(entry.result.track.digest)
+            found = verify_entry(stored, track=track, baselines=baselines, announce=announce).faults
+            faults += [f"{stored.path.name}: {fault}" for fault in found]
+        if not faults:
+            faults = copies(entries)
+        models, wrong = read_language_models(folder)
+        faults += wrong
+        boards = [] if faults else rank(entries, track, evidence, kept_spread(folder))
+    except UserError as error:
+        return [], [*faults, str(error)]
+    return [replace(b, language_models=tuple(models.get((b.track, b.digest), ()))) for b in boards], faults
+
+
+def kept_baselines(folder: Path) -> dict[str, dict[str, BaselineRecord]]:
+    """What `baselines.json` of a leaderboard holds: by the digest of a track's definition the baselines on its test split.
+
+    Raises:
+        Refused: It is not of the schema.
+    """
+    if not Folder(folder).has(BASELINES):
+        return {}
+    content = parse_json(Folder(folder).read(BASELINES, _FILE_BYTES), BASELINES)
+    try:
+        return {
+            digest: {name: BaselineRecord.model_validate({**record, "seconds": 0.0}) for name, record in found.items()}
+            for digest, found in content.items()
+        }
+    except (pydantic.ValidationError, AttributeError, TypeError):
+        raise Refused(f"{BASELINES}: not of the schema; remove it, and `regbench leaderboard` makes it again") from None
+
+
+def baselines_file(folder: Path, boards: list[Board], track: Track | None, announce: Callable[[str], None]) -> str:
+    """The text of `baselines.json`: what is there, and the baselines of tracks that are new on the board."""
+    known: dict[str, Mapping[str, BaselineRecord]] = {**kept_baselines(folder)}
+    for board in boards:
+        if board.digest not in known and todays_track(board.track, board.digest, track) is not None:
+            known[board.digest] = find_reference(board.track, track).baselines(announce)
+    return canonical(
+        {
+            digest: {name: record.model_dump(mode="json", exclude={"seconds"}) for name, record in found.items()}
+            for digest, found in known.items()
+        }
+    )
+
+
+# --- Files. ---
+
+
 def render(boards: Sequence[Board]) -> dict[str, str]:
     """The content of every generated file of the leaderboard's folder, by name."""
     tracks = [load_track(name) for name in track_names()]
-    current = [
-        track
-        for track in tracks
-        if track.task.knows_truth
-        and retirement(track.name, track.definition.digest) is None  # the others take no entries
-    ]
-    files = {"README.md": readme(boards, current)}
+    files = {"README.md": readme(boards, [track for track in tracks if track.task.knows_truth])}
     for board in boards:
         files[f"{board.file_stem}.md"] = markdown(board)
         files[f"{board.file_stem}.csv"] = csv(board)
@@ -80,17 +166,9 @@ def render(boards: Sequence[Board]) -> dict[str, str]:
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
-    """Writes the files that differ, and removes tables that are no longer among `files`.
-
-    Raises:
-        UserError: A file of such a name is no table of the leaderboard. Then nothing is written.
-    """
-    changed = outdated(folder, files)
-    for name in changed:
-        if (folder / name).exists() and not _is_generated(folder / name):
-            raise UserError(f"{folder / name} was not written by `regbench leaderboard`: move it away")
+    """Writes the files that differ, and removes tables that are no longer among `files`."""
     with explain_full_disk(folder):
-        for name in changed:
+        for name in outdated(folder, files):
             if name not in files:
                 (folder / name).unlink()
                 continue
@@ -99,35 +177,15 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def outdated(folder: Path, files: dict[str, str]) -> list[str]:
-    """The names of generated files that are missing, differ, or should not be there."""
+    """The names of generated files that are missing or differ, and of tables of built-in tracks that should not be there."""
     there = {path.name: path for path in folder.iterdir() if path.is_file()}
-    differ = [name for name, text in files.items() if name not in there or not _holds(there[name], text.encode())]
-    old = [name for name, path in there.items() if name not in files and _TABLE.fullmatch(name) and _is_generated(path)]
+    texts = {name: text.encode() for name, text in files.items()}
+    same = {name for name, path in there.items() if (text := texts.get(name)) and path.stat().st_size == len(text)}
+    differ = [name for name, text in texts.items() if name not in same or there[name].read_bytes() != text]
+    old = [
+        name for name in there if (table := _TABLE.fullmatch(name)) and table[1] in track_names() and name not in files
+    ]
     return sorted([*differ, *old])
-
-
-def _holds(path: Path, content: bytes) -> bool:
-    """Whether a file has this content. One of another size is not read."""
-    return path.stat().st_size == len(content) and path.read_bytes() == content
-
-
-def _is_generated(path: Path) -> bool:
-    """Whether a file begins as those do that are written here. A link never does."""
-    if path.is_symlink() or not path.is_file():
-        return False
-    with open(path, "rb") as file:
-        text = file.read(1000).decode("utf-8", "replace")
-    beginnings = {
-        ".md": ("# Leaderboard\n", f"# {_board_name(path.stem)}\n"),
-        ".csv": ("rank,best_rank,",),
-        ".json": ("{",),
-    }
-    return text.startswith(beginnings.get(path.suffix, (f"% {_board_name(path.stem)}; needs booktabs",)))
-
-
-def _board_name(stem: str) -> str:
-    """The track's name in the name of a table, which may end with digits of a digest."""
-    return re.sub(r"(-v[0-9]+)-[0-9a-f]{8}$", r"\1", stem)
 
 
 def markdown(board: Board) -> str:
@@ -137,11 +195,8 @@ def markdown(board: Board) -> str:
     normalized = ""
     if {"start", "end"} <= set(anchors):
         normalized = f" The normalized score is by {main}: 0 at {anchors['start']}, 100 at {anchors['end']}."
-    retired = ""
-    if board.retired is not None:
-        retired = f"**Retired: {board.retired}.** These entries stay as they were; no more are taken.\n\n"
     return (
-        f"# {board.track}\n\n{retired}{board.summary}\n\n{_grid(board, 'pipe', _escape_markdown)}\n\n"
+        f"# {board.track}\n\n{board.summary}\n\n{_grid(board, 'pipe', _escape_markdown)}\n\n"
         f"Entries are ranked by the mean of {main} over their seeds. Their ± is the standard error of that mean over seeds. "
         f"Baselines are in italics and have no rank. Their ± is the standard error over the {board.n_instances:,} test instances."
         f"{normalized}\n\n{TIES} {board.about_spread}\n\n{ABOUT_TIERS} {FIRST}\n{_language_models(board)}"
@@ -190,8 +245,7 @@ def readme(boards: Sequence[Board], tracks: Sequence[Track]) -> str:
         boards: The ranked boards.
         tracks: The tracks that take entries, with or without a board.
     """
-    retired = [board for board in boards if board.retired is not None]
-    here = {board.track: board for board in boards if board.retired is None}
+    here = {board.track: board for board in boards}
     rows = [_track_row(track, here[track.name]) for track in tracks if track.name in here]
     parts = [_INTRODUCTION, *_overview(list(here.values()))]
     parts += ["## Tracks\n\nWhat an entry may spend, and who is first.", _list(rows)] if rows else []
@@ -200,12 +254,6 @@ def readme(boards: Sequence[Board], tracks: Sequence[Track]) -> str:
     others = [here[name] for name in sorted(set(here) - {track.name for track in tracks})]
     if others:
         parts += ["## Tracks of your own", _list([_board_row(board) for board in others])]
-    if retired:
-        about = "These tracks take no more entries. Their entries stay readable."
-        parts += [
-            f"## Retired\n\n{about}",
-            _list([_board_row(board) | {"why": str(board.retired)} for board in retired]),
-        ]
     return "\n\n".join([*parts, _HOW_TO]) + "\n"
 
 

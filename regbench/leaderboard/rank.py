@@ -11,9 +11,9 @@ from typing import Any, Literal
 import numpy as np
 
 from regbench.evaluation.baselines import with_chance
+from regbench.evaluation.language_models import LanguageModelEntry
+from regbench.leaderboard.claim import todays_track
 from regbench.leaderboard.entry import Entry, sample_of
-from regbench.leaderboard.language_models import LanguageModelEntry
-from regbench.leaderboard.reference import todays_track
 from regbench.leaderboard.spread import Priors, fit_priors
 from regbench.leaderboard.tiers import Evidence, Tier
 from regbench.metrics.metric import METRICS, Metric, Metrics
@@ -151,7 +151,6 @@ class Board:
         metrics: All scores, the main score first.
         known: What each score is.
         n_instances: The size of the test split.
-        retired: Why the track takes no more entries. None of a current track.
         rows: The predictors.
         priors: What is expected of the seeds, by score. Empty where there are too few entries to fit it.
         language_models: Those that were scored on this track, best first. They have no rank.
@@ -164,7 +163,6 @@ class Board:
     metrics: tuple[str, ...]
     known: Metrics
     n_instances: int
-    retired: str | None
     rows: tuple[Row, ...]
     priors: Priors = field(default_factory=dict)
     language_models: tuple[LanguageModelEntry, ...] = ()
@@ -213,11 +211,11 @@ def rank(
     evidence: Mapping[str, Evidence] | None = None,
     spread: Mapping[str, Priors] | None = None,
 ) -> list[Board]:
-    """A board for each track that has entries: current tracks first, then the retired, each by name.
+    """A board for each track that has entries, by name.
 
     Args:
         entries: The entries, in any order.
-        own: A track of your own, which counts as current.
+        own: A track of your own.
         evidence: By the digest of an entry what stands behind it. Other entries are claimed.
         spread: By the digest of a track's definition what is expected of the seeds. Else it is fitted to the entries.
 
@@ -228,27 +226,7 @@ def rank(
     for entry in sorted(entries, key=lambda e: e.name):
         groups.setdefault((entry.track, entry.result.track.digest), []).append(entry)
     boards = [_board(group, own, evidence or {}, spread or {}) for group in groups.values()]
-    return sorted(boards, key=lambda board: (board.retired is not None, board.track, board.digest))
-
-
-def retirement(track: str, digest: str) -> str | None:
-    """Why a track takes no more entries; None if it takes them. A track retires when a higher version of it appears.
-
-    Args:
-        track: The track's name.
-        digest: The digest of the definition that the entries were made on.
-    """
-    names = track_names()
-    if track not in names:
-        return "its definition is no longer here"
-    frozen = frozen_tracks().get(track)
-    if frozen is not None and frozen["digest"] != digest:
-        return f"made on another definition of {track}"
-    stem = track.rpartition("-v")[0]
-    parted = ((name, *name.rpartition("-v")) for name in names)
-    versions = {int(version): name for name, own, _, version in parted if own == stem}
-    newest = versions[max(versions)]
-    return None if newest == track else f"{newest} has taken its place"
+    return sorted(boards, key=lambda board: (board.track, board.digest))
 
 
 def _board(
@@ -257,7 +235,6 @@ def _board(
     _check_agreement(entries)
     first = entries[0]
     digest, main = first.result.track.digest, first.result.track.main_score
-    current = own is not None and (own.name, own.definition.digest) == (first.track, digest)
     described = METRICS if own is None else Metrics(METRICS | own.metrics)
     known = Metrics({name: described[name] for name in first.metrics})
     track, sign = todays_track(first.track, digest, own), known[main].sign
@@ -305,7 +282,6 @@ def _board(
         metrics=tuple(first.metrics),
         known=known,
         n_instances=len(first.instances.counts),
-        retired=None if current else retirement(first.track, digest),
         rows=tuple(rows),
         priors=priors,
     )
@@ -352,7 +328,7 @@ def _ties(ordered: Sequence[Entry], main: Metric, prior: Prior) -> list[tuple[tu
     return [
         (
             (1 + int(found[:, i].sum()), len(ordered) - int(found[i].sum())),
-            frozenset(ordered[j].name for j in np.flatnonzero(found[:, i])),
+            frozenset(ordered[int(j)].name for j in np.flatnonzero(found[:, i])),
         )
         for i in range(len(ordered))
     ]

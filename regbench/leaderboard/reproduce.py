@@ -2,72 +2,53 @@
 
 Two trainings of one seed with the same machine and versions end in the same predictions, to the bit. Elsewhere the rounding of
 one sum sends them as far apart as two seeds. So scores are compared within the noise of seeds and instances, by
-`regbench.metrics.significance`. Only built-in architectures are trained here, by today's source or that of the entry's commit.
-Whoever trusts the file of another one trains it, and gives the run. Then its weights predict again, isolated.
+`regbench.metrics.significance`. Only built-in architectures are trained here, by today's source. Whoever trusts the file of
+another one trains it, and gives the run. Then its weights predict again, under bubblewrap.
 """
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from regbench import runner
-from regbench.config import Config
 from regbench.leaderboard.against_run import repredict
-from regbench.leaderboard.entry import Entry, InstanceScores, command_of, sample_of
-from regbench.leaderboard.origin import is_built_in, is_todays, same_configuration
-from regbench.leaderboard.past import Past, past_of
-from regbench.leaderboard.reference import find_reference
-from regbench.leaderboard.run_folder import RunFolder
+from regbench.leaderboard.claim import RunFolder, find_reference
+from regbench.leaderboard.entry import Entry, InstanceScores, sample_of
+from regbench.leaderboard.origin import is_built_in, same_configuration
 from regbench.leaderboard.spread import prior_of
 from regbench.leaderboard.store import Stored
-from regbench.leaderboard.tiers import (
-    SAME,
-    Reproduced,
-    add_evidence,
-    check_by,
-    is_far,
-    read_evidence,
-    same_person,
-    today,
-)
+from regbench.leaderboard.tiers import SAME, Reproduced, add_evidence, check_by, is_far, read_evidence, today
 from regbench.leaderboard.verify import verify_entry, verify_run
 from regbench.metrics.significance import Change, compare
 from regbench.results import Result, require_finished
-from regbench.tracks import Track, is_track_file, load_track
+from regbench.tracks import Track, load_track
 from regbench.training.progress import Reporter
 from regbench.utils.errors import UserError
-from regbench.utils.guard import Refused
 
-_OF_AN_ENTRY = frozenset(("source", "environment", "baselines"))
-"""Checks that a second training need not pass: its source is compared with the entry's or with today's."""
+_OF_AN_ENTRY = ("source", "baselines")
+"""Checks that a second training need not pass."""
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """An entry beside its second run.
-
-    Attributes:
-        stored: The entry and its files.
-        result: The result of the second run.
-        folder: The second run's folder.
-        changes: By score, the change from the entry to the run.
-        far: Whether the mean main score is far from the entry's by the noise of the entry alone; see `is_far`.
-        means: By score, the means over seeds of the entry and of the run.
-        identical: The seeds whose predictions are the same to the bit.
-        errors: By score, the standard error over instances of the run's mean over seeds.
-    """
+    """An entry beside its second run."""
 
     stored: Stored
     result: Result
+    """Of the second run, as is the folder."""
     folder: Path
     changes: dict[str, Change]
+    """By score, from the entry to the run."""
     far: bool
+    """Whether the mean main score is far from the entry's by the noise of the entry alone; see `is_far`."""
     means: dict[str, tuple[float, float]]
+    """By score, over seeds, of the entry and of the run."""
     identical: tuple[int, ...]
+    """The seeds whose predictions are the same to the bit."""
     errors: dict[str, float]
+    """By score, the standard error over instances of the run's mean over seeds."""
 
     @property
     def entry(self) -> Entry:
@@ -124,60 +105,32 @@ def reproduce(
             f"to {file}, train it ({entry.command}), and give the run with --run"
         )
     where = track if own is not None and own.name == entry.track else entry.track
-    asked = entry.configuration.model_copy(update={"track": where, "seeds": _chosen(entry, seeds)})
-    folder = out or Path("runs") / "reproduced" / stored.path.stem
-    goes_on = (folder / "config.yaml").exists()
-    if goes_on:
-        _check_same(folder, asked)
+    folder, chosen = out or Path("runs") / "reproduced" / stored.path.stem, _chosen(entry, seeds)
+    if (folder / "config.yaml").exists():
         announce(f"going on with {folder}")
-    with past_of(entry.result.architecture, entry.result.code.commit) as past:
-        if past is not None:
-            announce(f"{entry.result.architecture.source} has changed: regbench of commit {past.commit[:12]} trains")
-            result = _train_as_then(past, entry, asked, folder, goes_on)
-        elif goes_on:
-            result = runner.resume(folder, reporter)
-        else:
-            result = runner.run_config(asked, folder, reporter)
+        runner.resume(folder, reporter)
+    else:
+        asked = entry.configuration.model_copy(update={"track": where, "seeds": chosen})
+        runner.run_config(asked, folder, reporter)
+    result = _finished(folder, entry)
+    if tuple(seed.seed for seed in result.seeds) != chosen:
+        raise UserError(f"{folder} holds a run of other seeds; choose another --out")
     return compare_runs(stored, result, folder, own)
-
-
-def _train_as_then(past: Past, entry: Entry, asked: Config, folder: Path, goes_on: bool) -> Result:
-    """Trains with the whole of regbench as it was when the entry was made.
-
-    Raises:
-        UserError: It failed, or trained something else than the entry.
-        KeyboardInterrupt: It was interrupted.
-    """
-    asked = _resolved(asked)
-    words = ["run", "--resume"] if goes_on else [*shlex.split(command_of(asked))[1:], "--out"]
-    status = past.command([*words, str(folder.resolve())])
-    if status == 130:
-        raise KeyboardInterrupt
-    if status != 0:
-        raise UserError(f"regbench of commit {past.commit[:12]} could not train it (exit code {status}, said above)")
-    result = RunFolder(folder).result
-    mine, source = entry.result, result.architecture.source_sha256
-    if result.track != mine.track or source != mine.architecture.source_sha256 or not same_configuration(mine, result):
-        raise UserError(f"regbench of commit {past.commit[:12]} trained something else than {entry.name}: see {folder}")
-    return result
 
 
 def _finished(run: Path, entry: Entry) -> Result:
     """The result of a finished run of an entry's configuration.
 
     Raises:
-        UserError: It is of another configuration, of other source than the entry's or today's, or of other seeds.
+        UserError: It is of another configuration, of another stranger's file, or of other seeds.
     """
     require_finished(run)
     result = RunFolder(run).result
     mine, architecture = entry.result, result.architecture
     if result.track != mine.track or not same_configuration(mine, result):
         raise UserError(f"{run} is a run of another configuration than {entry.name}")
-    if architecture.source_sha256 != mine.architecture.source_sha256:
-        if not is_built_in(architecture):
-            raise UserError(f"{run} is by another {architecture.source} than the entry")
-        if not is_todays(architecture, result.code.commit):
-            raise UserError(f"{run} is by a source of {architecture.source} that is neither the entry's nor today's")
+    if architecture.source_sha256 != mine.architecture.source_sha256 and not is_built_in(architecture):
+        raise UserError(f"{run} is by another {architecture.source} than the entry")
     _chosen(entry, [seed.seed for seed in result.seeds])
     return result
 
@@ -188,27 +141,6 @@ def _chosen(entry: Entry, seeds: Sequence[int]) -> tuple[int, ...]:
     if strange:
         raise UserError(f"{entry.name} has no seed {strange[0]}, only {', '.join(map(str, known))}")
     return tuple(seeds) or known
-
-
-def _check_same(folder: Path, asked: Config) -> None:
-    """Refuses a folder with another run, even if only the track, backend or device differs.
-
-    Raises:
-        UserError: The run in the folder is another.
-    """
-    try:
-        there = RunFolder(folder).config
-    except Refused as error:
-        raise UserError(f"{folder} cannot be gone on with: {error}") from None
-    if _resolved(there) != _resolved(asked):
-        raise UserError(f"{folder} holds another run; choose another --out")
-
-
-def _resolved(config: Config) -> Config:
-    """The configuration with the whole path of the track's file, if the track is one of your own."""
-    if not is_track_file(config.track):
-        return config
-    return config.model_copy(update={"track": str(Path(config.track).resolve())})
 
 
 def keep_reproduction(
@@ -227,12 +159,12 @@ def keep_reproduction(
         made: What came of `reproduce`.
         by: Who trained again.
         track: A track of your own, if the entry is of that.
-        run_their_code: Whether the weights of an architecture that is not built in predict, in a process of its own.
+        run_their_code: Whether the weights of an architecture that is not built in predict, under bubblewrap.
         announce: Called with a line before that.
 
     Raises:
-        UserError: Not all seeds were trained again, a score differs, or the run is the entry's own or has a fault. Who
-            trained again is who submitted. Or the architecture is not built in, and it is not to be run or not yet verified.
+        UserError: Not all seeds were trained again, a score differs, or the run is the entry's own or has a fault. Or as
+            `check_reproducer`.
     """
     check_reproducer(made.stored, by, run_their_code=run_their_code)
     result = made.result
@@ -244,9 +176,7 @@ def keep_reproduction(
     findings = verify_run(made.folder, track, costly=False)[1]
     findings.faults = [fault for fault in findings.faults if fault.check not in _OF_AN_ENTRY]
     if not findings.faults:
-        same = result.architecture.source_sha256 == made.entry.result.architecture.source_sha256
-        commit = made.entry.result.code.commit if same else result.code.commit
-        repredict(made.folder, findings, track, commit, made.stored.source, announce)
+        repredict(made.folder, findings, track, made.stored.source, announce)
     if findings.faults:
         raise UserError(f"{made.folder} has a fault: {findings.faults[0]}")
     machine = result.environment
@@ -269,26 +199,16 @@ def check_reproducer(stored: Stored, by: str, *, run_their_code: bool = False) -
         UserError: `by` is no name, or that of who submitted the entry. Or the architecture is not built in, and it is not to be
             run or not yet verified.
     """
-    check_by(by)
-    evidence, name = read_evidence(stored), stored.path.name
-    if evidence.submitted is not None and same_person(by, evidence.submitted.by):
-        raise UserError(f"{evidence.submitted.by} submitted {name}: somebody else must reproduce it")
+    check_by(by, stored)
     if not is_built_in(stored.entry.result.architecture):
-        if evidence.challenge is None:
-            raise UserError(f"{name} is not built in and not yet verified: regbench challenge makes it verified first")
+        if read_evidence(stored).challenge is None:
+            raise UserError(f"{stored.path.name} is not built in and not yet verified: regbench challenge comes first")
         if not run_their_code:
-            raise UserError(f"{name} is not built in: --run-their-code lets its weights predict, isolated")
+            raise UserError(f"{stored.path.name} is not built in: --run-their-code lets its weights predict, isolated")
 
 
 def compare_runs(stored: Stored, result: Result, folder: Path, track: Track | None) -> Reproduction:
-    """Compares an entry with a finished run of its track.
-
-    Args:
-        stored: The entry and its files.
-        result: The run's result.
-        folder: The run folder, which holds the predictions.
-        track: A track of your own, if the entry is of that.
-    """
+    """Compares an entry with a finished run in a folder. `track`: one of your own, if the entry is of that."""
     entry = stored.entry
     reference = find_reference(entry.track, track)
     run = RunFolder(folder)

@@ -45,7 +45,7 @@ def kept_spread(folder: Path) -> dict[str, Priors]:
         return {}
     try:
         content = parse_json(Folder(folder).read(SPREAD, _FILE_BYTES), SPREAD)
-        return pydantic.TypeAdapter(dict[str, dict[str, Prior]]).validate_python(content)
+        return dict(pydantic.TypeAdapter(dict[str, dict[str, Prior]]).validate_python(content))
     except pydantic.ValidationError:
         raise Refused(f"{SPREAD}: not of the schema; remove it, and `regbench leaderboard` fits it again") from None
 
@@ -79,7 +79,7 @@ def fit_priors(entries: Sequence[Entry], known: Metrics, baselines: Mapping[str,
         name: fit_prior(
             [[seed.scores[name].value for seed in entry.result.seeds] for entry in entries],
             metric,
-            np.count_nonzero(entries[0].instances.counts_of(name)),
+            int(np.count_nonzero(entries[0].instances.counts_of(name))),
             float(f"{abs(ends[0][name].value - ends[1][name].value) / 3:.4g}") if len(ends) == 2 else None,
         )
         for name, metric in known.items()

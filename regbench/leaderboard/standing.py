@@ -52,26 +52,15 @@ class Entries:
         return statistics.median(found) if found else None
 
     def scores(self, name: str, track: Track) -> KnownScores | None:
-        """The scores of an entry.
-
-        Args:
-            name: The name of an entry on the track, or the path of an entry's file.
-            track: The track.
-
-        Returns:
-            Its scores, or None where the board has no entry of that name.
+        """The scores of an entry of a track, by its name or its file. None where the board has no entry of that name.
 
         Raises:
             UserError: The file is no whole entry, or is of another track.
         """
-        if _is_file(name):
-            found = [find_entry(name)]
-        else:
-            found = [stored for stored in _of_track(track.name) if _name(stored) == name]
+        found = [find_entry(name)] if _is_file(name) else [one for one in _of_track(track.name) if _name(one) == name]
         if not found:
             return None
-        stored = found[0]
-        entry = stored.entry
+        stored, entry = found[0], found[0].entry
         if stored.faults:
             raise UserError(f"{stored.path} is no whole entry: {stored.faults[0]}")
         record = entry.result.track
@@ -91,25 +80,18 @@ class Entries:
         return prior_of(track.definition.digest, track.metrics[track.definition.main_score])
 
 
-def _is_file(name: str) -> bool:
-    return name.endswith(".json") and Path(name).is_file()
-
-
 @dataclass(frozen=True)
 class Standing:
-    """Where a result would stand among the entries of its track.
-
-    Attributes:
-        rank: 1 for the best. Entries with the same architecture, options and training count as others.
-        entries: How many entries with the full budget there are without it, claimed ones too.
-        above: The names and scores of up to three entries that are better, the nearest last.
-        below: The same of up to three that are not better, the nearest first.
-    """
+    """Where a result would stand among the entries of its track."""
 
     rank: int
+    """1 for the best. Entries with the same architecture, options and training count as others."""
     entries: int
+    """How many entries with the full budget there are without it, claimed ones too."""
     above: list[tuple[str, ScoreRecord]]
+    """The names and scores of up to three entries that are better, the nearest last."""
     below: list[tuple[str, ScoreRecord]]
+    """The same of up to three that are not better, the nearest first."""
 
 
 def standing_of(result: Result, track: Track) -> Standing | None:
@@ -144,6 +126,10 @@ def _of_track(name: str) -> list[Stored]:
         return stored_in(find_board(None) / "entries" / name)
     except UserError:
         return []
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(".json") and Path(name).is_file()
 
 
 def _name(stored: Stored) -> str:

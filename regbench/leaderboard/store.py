@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from regbench.leaderboard.entry import Entry, canonical, digest_of, parse_entry
-from regbench.leaderboard.history import ROOT
 from regbench.utils.errors import UserError
 from regbench.utils.files import runs_in
 from regbench.utils.folder import Folder
-from regbench.utils.guard import Refused, parse_json
+from regbench.utils.guard import parse_json
 
 ENTRY_BYTES = 2 << 20
 SOURCE_BYTES = 1 << 18
 """Parsed Python takes a thousand times the memory of its text."""
 EVIDENCE = ".evidence.json"
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout that regbench runs from. An installed regbench has none."""
 
 
 @dataclass(frozen=True)
 class Stored:
     """An entry's file and the files kept beside it: the source of an architecture that is not built in, evidence, predictions.
 
-    The entry is read once, the other files when they are asked for.
-
-    Attributes:
-        path: The entry's file.
+    The entry is read once, the other files when they are asked for. What cannot be read raises `Refused`.
     """
 
     path: Path
@@ -55,41 +52,25 @@ class Stored:
 
     @property
     def source(self) -> bytes | None:
-        """The source kept beside the entry, or None.
-
-        Raises:
-            Refused: The file is there and cannot be read.
-        """
+        """The source kept beside the entry, or None."""
         return self.folder.read(self.source_name, SOURCE_BYTES) if self.folder.has(self.source_name) else None
 
     @property
     def files(self) -> list[Path]:
         """All files of the entry that are there."""
-        if not self.path.parent.is_dir():
-            return []
         own = (self.path.name, self.source_name, self.evidence_name)
-        return sorted(
-            path
-            for path in self.path.parent.iterdir()
-            if path.name in own or (path.name.startswith(f"{self.path.stem}.seed-") and path.suffix == ".npz")
-        )
+        there = self.path.parent.iterdir() if self.path.parent.is_dir() else ()
+        start = f"{self.path.stem}.seed-"
+        return sorted(p for p in there if p.name in own or (p.name.startswith(start) and p.suffix == ".npz"))
 
     @property
     def entry(self) -> Entry:
-        """The entry.
-
-        Raises:
-            Refused: The file cannot be read, or is not of the schema.
-        """
+        """The entry."""
         return self._read[0]
 
     @property
     def faults(self) -> list[str]:
-        """A line for each thing wrong with the entry's file itself: its form, digest, name and folder.
-
-        Raises:
-            Refused: As `entry`.
-        """
+        """A line for each thing wrong with the entry's file itself: its form, digest, name and folder."""
         return self._read[1]
 
     @cached_property
@@ -131,29 +112,21 @@ def find_entry(given: str) -> Stored:
     """One entry, by its file.
 
     Raises:
-        UserError: There is no such file, or it is of a run or an entry's evidence. The message names the file of the entry that
-            is called so, if there is one.
+        UserError: There is no such file, or it is of a run or an entry's evidence. The message names an entry that may be meant.
     """
-    path, hint = Path(given), ""
-    if path.is_dir():
-        first = ""
-        with contextlib.suppress(Refused):
-            first = next((f", such as {one.path}" for one in stored_in(path)), "")
-        raise UserError(f"{given} is a folder; an entry is a file in it{first}")
+    path = Path(given)
     if path.is_file():
         if path.name == "result.json" and (of := runs_in(path)):
             raise UserError(f"{given} is the result of a run, not an entry{of}")
         if path.name.endswith(EVIDENCE):
-            raise UserError(
-                f"{given} says what stands behind an entry; the entry is {given.removesuffix(EVIDENCE)}.json"
-            )
+            raise UserError(f"{given} is evidence; the entry is {given.removesuffix(EVIDENCE)}.json")
         return Stored(path)
+    files = stored_in(path) if path.is_dir() else []
     with contextlib.suppress(UserError):  # without a board there is no hint
-        files = [stored.path for stored in stored_entries(find_board(None))]
-        called = [path for path in files if path.stem.rpartition("-")[0] == given]
-        example = called or [path for path in files if path.name.startswith("mamba-")]
-        hint = f", such as {example[0]}" if example else ""
-    raise UserError(f"no such file: {given}; an entry is a file{hint}")
+        files = files or stored_in(find_board(None))
+    called = [one for one in files if one.path.stem.rpartition("-")[0] == given] or files
+    hint = f", such as {called[0].path}" if called else ""
+    raise UserError(f"{'a folder' if path.is_dir() else 'no such file'}: {given}; an entry is a file{hint}")
 
 
 def without_evidence(given: Sequence[str]) -> list[str]:
@@ -162,45 +135,8 @@ def without_evidence(given: Sequence[str]) -> list[str]:
     return [one for one in given if one not in evidence]
 
 
-def stored_entries(board: Path) -> list[Stored]:
-    """The files of all entries of a board, by track and name. Nothing in them is read.
-
-    Raises:
-        Refused: Among them lies a link, or something that is neither a folder nor a file.
-    """
-    return [stored for folder in members_of(board / "entries", folders=True) for stored in _of_track(folder)]
-
-
 def stored_in(folder: Path) -> list[Stored]:
-    """The files of the entries in a folder: the leaderboard's, its `entries`, or that of one track.
-
-    Raises:
-        Refused: As `stored_entries`.
-    """
-    if (folder / "entries").is_dir():
-        return stored_entries(folder)
-    return stored_entries(folder.parent) if folder.name == "entries" else _of_track(folder)
-
-
-def _of_track(folder: Path) -> list[Stored]:
-    paths = members_of(folder, folders=False)
-    return [Stored(path) for path in paths if path.suffix == ".json" and not path.name.endswith(EVIDENCE)]
-
-
-def members_of(folder: Path, *, folders: bool) -> list[Path]:
-    """The folders or the files in a folder, by name, without those that are hidden. Empty where it is no folder.
-
-    Raises:
-        Refused: Something else is there, such as a link.
-    """
-    if not folder.is_dir():
-        return []
-    try:
-        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError as error:
-        raise Refused(f"{folder}: {error.strerror}") from None
-    for path in paths:
-        mode = path.lstat().st_mode
-        if not (stat.S_ISDIR(mode) if folders else stat.S_ISREG(mode)):
-            raise Refused(f"{path} is not a {'folder' if folders else 'file'}")
-    return paths
+    """The files of the entries in a folder, by track and name: the leaderboard's, its `entries`, or that of one track."""
+    below = folder / "entries" if (folder / "entries").is_dir() else folder
+    paths = sorted(below.glob("*/*.json") if below.name == "entries" else below.glob("*.json"))
+    return [Stored(path) for path in paths if not path.name.endswith(EVIDENCE) and path.name[0] != "."]

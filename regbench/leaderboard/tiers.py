@@ -1,14 +1,18 @@
-"""What stands behind an entry: its tier, and the evidence for it, in a file beside the entry."""
+"""What stands behind an entry: its tier, and the evidence for it, in a file beside the entry.
+
+No file can prove that what it says was done. Evidence counts as much as the maintainer who commits it.
+"""
 
 from __future__ import annotations
 
 import datetime
 import hashlib
 import math
+import re
 import statistics
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -23,8 +27,8 @@ from regbench.metrics.significance import Change, compare_splits, seed_error, wo
 from regbench.results import ScoreRecord
 from regbench.tracks import SPLITS, Track
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, exclusive, explain_full_disk, require_writable
-from regbench.utils.guard import Refused, of_schema, parse_json
+from regbench.utils.files import atomic_write, exclusive, explain_full_disk
+from regbench.utils.guard import of_schema, parse_json
 from regbench.utils.settings import Strict
 
 Tier = Literal["claimed", "verified", "reproduced"]
@@ -39,91 +43,72 @@ SAME = 0.0005
 FEWEST, MOST = 100, 20_000
 """Fresh instances of a challenge: at least, at most."""
 
+BEGAN = datetime.date(2026, 11, 21)
+"""The first day of the project. Nothing was done before."""
+
 EVIDENCE_BYTES = 1 << 16
 LONGEST_BY = 200
 
 
-def _of_the_calendar(date: str) -> str:
-    datetime.date.fromisoformat(date)
+def _of_the_project(date: str) -> str:
+    if not BEGAN <= datetime.date.fromisoformat(date) <= _now() + datetime.timedelta(days=1):  # clocks differ
+        raise ValueError(f"not between {BEGAN} and today")
     return date
 
 
+def _now() -> datetime.date:
+    return datetime.datetime.now(datetime.UTC).date()
+
+
 _Date = Annotated[
-    str, pydantic.Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"), pydantic.AfterValidator(_of_the_calendar)
+    str, pydantic.Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"), pydantic.AfterValidator(_of_the_project)
 ]
 _Text = Annotated[str, pydantic.Field(min_length=1, max_length=200)]
 _By = Annotated[str, pydantic.Field(min_length=1, max_length=LONGEST_BY, pattern=r"\S")]
 
 
 class Submitted(Strict):
-    """Who made an entry.
-
-    Attributes:
-        date: When it was submitted.
-        by: Who submitted.
-    """
+    """When an entry was submitted, and by whom."""
 
     date: _Date
     by: _By
 
 
 class Challenge(Strict):
-    """Weights that were asked about instances which nobody had seen.
-
-    Attributes:
-        date: When, e.g. "2026-01-31".
-        by: Who asked.
-        machine: Where the weights predicted.
-        number: Drawn by who asked, after the entry was submitted.
-        instances: How many there were.
-        fingerprint: Of these instances.
-        scores: The means over seeds, with standard errors over the instances.
-        expected: What is expected of the claim on these instances, with the standard error of the difference. Without it the
-            claim itself is expected: evidence of before November 2026 has none.
-    """
+    """Weights that were asked about instances which nobody had seen."""
 
     date: _Date
     by: _By
     machine: _Text
     number: int = pydantic.Field(ge=0, lt=2**63)
+    """From it the instances follow. Of challenges by cut prompts it follows from the entry's commit and the weights."""
     instances: int = pydantic.Field(ge=FEWEST, le=MOST)
     fingerprint: str = pydantic.Field(pattern="^[0-9a-f]{64}$")
+    """Of these instances."""
     scores: dict[str, ScoreRecord]
+    """The means over seeds, with standard errors over the instances."""
     expected: dict[str, ScoreRecord] | None = None
+    """What is expected of the claim on these instances, with the standard error of the difference. Without it the claim itself
+    is expected: evidence of before 25 November 2026 has none."""
 
 
 class Reproduced(Strict):
-    """A second training of all seeds, by somebody else than who submitted.
-
-    Attributes:
-        date: When.
-        by: Who trained.
-        machine: Where.
-        seeds: All seeds of the entry.
-        scores: For each of them the scores.
-        identical: The seeds whose predictions are the same to the bit.
-        errors: The standard error over instances of each score's mean over seeds. Evidence before November 2026 has none.
-    """
+    """A second training of all seeds, by somebody else than who submitted."""
 
     date: _Date
     by: _By
     machine: _Text
     seeds: list[int]
     scores: list[dict[str, float]]
+    """Of each seed."""
     identical: list[int]
+    """The seeds whose predictions are the same to the bit."""
     errors: dict[str, Annotated[float, pydantic.Field(ge=0)]] | None = None
+    """The standard error over instances of each score's mean over seeds. Evidence of before November 2026 has none."""
 
 
 class Evidence(Strict):
-    """All that stands behind an entry.
-
-    Attributes:
-        schema_version: 1.
-        entry: The digest of the entry.
-        submitted: By whom, if it was said at submission. Who submitted cannot reproduce.
-        challenge: Makes it verified.
-        reproduced: Makes it reproduced.
-    """
+    """All that stands behind the entry of a digest."""
 
     schema_version: Literal[1] = 1
     entry: str = pydantic.Field(pattern="^[0-9a-f]{64}$")
@@ -140,41 +125,25 @@ class Evidence(Strict):
 
     @property
     def about(self) -> str:
-        """The tier with date and by whom, e.g. "verified 2026-01-31 by A. Reader"."""
+        """The tier with date and by whom, e.g. "verified 2026-11-30 by A. Reader"."""
         found = self.reproduced or self.challenge or self.submitted
         return self.tier if found is None else f"{self.tier} {found.date} by {found.by}"
 
 
 def today() -> str:
     """The date in UTC, as evidence has it."""
-    return datetime.datetime.now(datetime.UTC).date().isoformat()
+    return _now().isoformat()
+
+
+# --- Files. ---
 
 
 def read_evidence(stored: Stored) -> Evidence:
-    """The evidence beside an entry. Without a file the entry is claimed.
-
-    Raises:
-        Refused: The file cannot be read, or is not of the schema.
-    """
+    """The evidence beside an entry. Without a file the entry is claimed. A file that is not of the schema raises `Refused`."""
     name = stored.evidence_name
     if not stored.folder.has(name):
         return Evidence(entry="0" * 64)
     return of_schema(Evidence, parse_json(stored.folder.read(name, EVIDENCE_BYTES), name), name)
-
-
-def check_by(by: str) -> None:
-    """Refuses what cannot name who did something.
-
-    Raises:
-        UserError: It is empty, long, or has characters that are not shown.
-    """
-    if not by.strip() or len(by) > LONGEST_BY or not by.isprintable():
-        raise UserError(f"--by needs a name of 1 to {LONGEST_BY} characters that can be shown, not {by[:80]!a}")
-
-
-def same_person(a: str, b: str) -> bool:
-    """Whether two names are the same, apart from spaces and capital letters."""
-    return a.casefold().split() == b.casefold().split()
 
 
 def add_evidence(stored: Stored, **found: Submitted | Challenge | Reproduced) -> None:
@@ -183,7 +152,8 @@ def add_evidence(stored: Stored, **found: Submitted | Challenge | Reproduced) ->
     Raises:
         UserError: Another entry has taken its place since it was read.
     """
-    digest, board = stored.entry.digest, _board_of(stored)
+    digest, folder = stored.entry.digest, stored.path.resolve().parent
+    board = folder.parent.parent if folder.parent.name == "entries" else folder
     # As `submit` does: else two at once would not see each other.
     with explain_full_disk(board), exclusive(board, patience=math.inf):
         if not stored.path.is_file() or Stored(stored.path).entry.digest != digest:
@@ -193,83 +163,91 @@ def add_evidence(stored: Stored, **found: Submitted | Challenge | Reproduced) ->
         write_evidence(stored, kept.model_copy(update=found))
 
 
-def require_room_for_evidence(stored: Stored) -> None:
-    """To be called before long work whose outcome `add_evidence` writes.
-
-    Raises:
-        UserError: Nothing can be written beside the entry.
-    """
-    for folder in (_board_of(stored), stored.path.resolve().parent):
-        require_writable(folder)
-
-
-def _board_of(stored: Stored) -> Path:
-    """The leaderboard's folder; of an entry that lies elsewhere, its own."""
-    folder = stored.path.resolve().parent
-    return folder.parent.parent if folder.parent.name == "entries" else folder
-
-
 def write_evidence(stored: Stored, evidence: Evidence) -> None:
-    """Writes the evidence beside an entry.
-
-    Raises:
-        UserError: Nothing can be written there.
-    """
+    """Writes the evidence beside an entry."""
     path = stored.path.with_name(stored.evidence_name)
     with explain_full_disk(path), atomic_write(path) as file:
         file.write(canonical(evidence.model_dump(mode="json")))
 
 
-def evidence_faults(entry: Entry, evidence: Evidence, track: Track | None) -> Iterator[str]:
-    """What is wrong with an entry's evidence: another entry, other instances than the number gives, or scores that differ.
+# --- People. ---
 
-    Where the track is gone (None), no instances are drawn.
+
+def check_by(by: str, stored: Stored | None = None) -> None:
+    """Refuses what cannot name who did something, and who submitted the entry that is to be judged.
+
+    Raises:
+        UserError: The name is empty, long, or has characters that are not shown; or it is that of who submitted.
     """
-    if evidence == Evidence(entry=evidence.entry):  # there is none
+    if not _words(by) or len(by) > LONGEST_BY or not by.isprintable():
+        raise UserError(f"--by needs a name of 1 to {LONGEST_BY} characters that can be shown, not {by[:80]!a}")
+    submitted = None if stored is None else read_evidence(stored).submitted
+    if stored is not None and submitted is not None and same_person(by, submitted.by):
+        raise UserError(f"{submitted.by} submitted {stored.path.name}: somebody else must judge it")
+
+
+def same_person(a: str, b: str) -> bool:
+    """Whether two names are the same, apart from spaces, punctuation, capital letters and other forms of the same letter."""
+    return _words(a) == _words(b)
+
+
+def _words(name: str) -> list[str]:
+    return re.sub(r"[\W_]+", " ", unicodedata.normalize("NFKC", name).casefold()).split()
+
+
+# --- Whether the evidence holds. ---
+
+
+def check_evidence(stored: Stored, track: Track) -> Iterator[str]:
+    """What is wrong with the evidence beside an entry, if any: it is of another entry, or scores differ. No instance is drawn."""
+    try:
+        entry, evidence = stored.entry, read_evidence(stored)
+    except UserError as error:
+        yield str(error)
         return
-    if evidence.entry != entry.digest:
+    challenge, again, submitted = evidence.challenge, evidence.reproduced, evidence.submitted
+    if evidence.entry != entry.digest and (challenge or again or submitted):
         yield "it is of another entry, or the entry has changed since"
         return
-    from regbench.leaderboard.origin import is_built_in  # who reads the board needs none of its imports
+    if challenge is not None:
+        yield from _challenge_faults(entry, challenge, track)
+    if again is not None:
+        from regbench.leaderboard.origin import is_built_in  # who reads the board needs none of its imports
 
-    metrics = set(entry.metrics)
-    if (challenge := evidence.challenge) is not None:
-        named = [set(scores) for scores in (challenge.scores, challenge.expected) if scores is not None]
-        if any(names != metrics for names in named) or not _drawn_so(entry, challenge, track):
-            yield "the challenge was not of the instances or the scores that its number gives"
-        elif strange := _unlike_the_claim(entry, challenge):
-            yield f"what the challenge expected of the {strange} does not follow from the claim"
-        else:
-            expected = challenge.expected or _claimed(entry, challenge.scores)
-            yield from differing(judge(entry, challenge.scores, expected, track))
-    if (again := evidence.reproduced) is not None:
         yield from _reproduction_faults(entry, again, track)
-        if evidence.challenge is None and not is_built_in(entry.result.architecture):
+        if challenge is None and not is_built_in(entry.result.architecture):
             yield "it was reproduced before it was verified, and it is not built in"
-        if evidence.submitted is not None and same_person(again.by, evidence.submitted.by):
+        if submitted is not None and same_person(again.by, submitted.by):
             yield "it was reproduced by who submitted it"
 
 
-def _unlike_the_claim(entry: Entry, challenge: Challenge) -> str | None:
-    """A score that a challenge expected to be far from the claimed one, or with a wide error. `expected_elsewhere` gives neither.
+def _challenge_faults(entry: Entry, challenge: Challenge, track: Track) -> Iterator[str]:
+    """Where a challenge is of other scores, expects what does not follow from the claim, or is not passed.
 
-    On all boards of November 2026 an expected score is at most 3.6 errors away, and its error at most 1.2 times that of the
-    claim.
+    `expected_elsewhere` expects nothing far from the claim. On all boards of November 2026 it is at most 3.6 errors away.
     """
-    for metric, expected in (challenge.expected or {}).items():
+    named = [set(scores) for scores in (challenge.scores, challenge.expected) if scores is not None]
+    if any(names != set(entry.metrics) for names in named):
+        yield "the challenge was not of this entry's scores"
+        return
+    wanted = {}
+    for metric, fresh in challenge.scores.items():
         claim = entry.instances.over_seeds(metric)
-        error = math.hypot(claim.stderr, challenge.scores[metric].stderr)
-        if error and (abs(expected.value - claim.value) > 6 * error or expected.stderr > 1.5 * error):
-            return metric
-    return None
+        error = math.hypot(claim.stderr, fresh.stderr)
+        wanted[metric] = (challenge.expected or {}).get(metric, ScoreRecord(value=claim.value, stderr=error))
+        if _too_wide(fresh.value, fresh.stderr, challenge.instances):
+            yield f"the standard error of the {metric} on fresh instances is {fresh.stderr:.3g}, more than there can be"
+        elif error and (abs(wanted[metric].value - claim.value) > 6 * error or wanted[metric].stderr > 1.5 * error):
+            yield f"what the challenge expected of the {metric} does not follow from the claim"
+    yield from differing(judge(entry, challenge.scores, wanted, track))
 
 
-def _drawn_so(entry: Entry, challenge: Challenge, track: Track | None) -> bool:
-    """Whether the number of a challenge gives its instances. It counts as so where the track is gone."""
-    if track is None:
-        return True
-    fresh = fresh_split(track, fresh_seed(entry, challenge.number), challenge.instances)
-    return fresh.fingerprint == challenge.fingerprint
+def _too_wide(value: float, error: float, instances: int) -> bool:
+    """Whether a mean cannot have such a standard error. Of numbers from 0 on it is at most about the mean.
+
+    It is also not far above that of single positions whose spread is the size of the score, which is more than there is.
+    """
+    return not 0 <= error <= min(1.5 * max(value, 0.05), 6 * max(1.0, value) / math.sqrt(instances))
 
 
 def _reproduction_faults(entry: Entry, again: Reproduced, track: Track | None) -> Iterator[str]:
@@ -286,7 +264,7 @@ def _reproduction_faults(entry: Entry, again: Reproduced, track: Track | None) -
     if again.errors is not None and set(again.errors) != set(entry.metrics):
         yield "not every score of the second training has an error"
         return
-    if not all(abs(value) < 1e100 for scores in (*again.scores, again.errors or {}) for value in scores.values()):
+    if not all(abs(value) < 1e100 for scores in again.scores for value in scores.values()):
         yield "a score of the second training is beyond measure"
         return
     for metric in entry.metrics:
@@ -296,9 +274,12 @@ def _reproduction_faults(entry: Entry, again: Reproduced, track: Track | None) -
         prior = prior_of(entry.result.track.digest, (METRICS if track is None else track.metrics)[metric])
         error, freedom = seed_error((then, now), prior, len(entry.instances.counts), same=True)
         one = entry.instances.over_seeds(metric).stderr
-        noise = math.sqrt(2) * one if again.errors is None else one + again.errors[metric]
+        other = one if again.errors is None else again.errors[metric]
+        noise = math.hypot(one, one) if again.errors is None else one + other
         change = Change(second - first, noise, error, freedom, freedom, SAME)
-        if change.worse or change.better or (metric == entry.metrics[0] and is_far(entry, track, now)):
+        if again.errors is not None and _too_wide(second, other, len(entry.instances.counts)):
+            yield f"the standard error of the {metric} of the second training is {other:.3g}, more than there can be"
+        elif change.worse or change.better or (metric == entry.metrics[0] and is_far(entry, track, now)):
             yield f"the {metric} of the second training is {second:.4f}, and that of the entry {first:.4f}"
 
 
@@ -320,18 +301,16 @@ def is_far(entry: Entry, track: Track | None, scores: Sequence[float]) -> bool:
     return any(worst_seed(then, mean, counts, prior, higher_is_better=way, level=SAME).worse for way in (True, False))
 
 
+# --- Fresh instances. ---
+
+
 def fresh_seed(entry: Entry, number: int) -> int:
-    """The seed of the instances of a challenge: it follows from the entry, and from a number that is drawn after it."""
+    """The seed of the instances of a challenge: it follows from the entry, and from a number that is known only after it."""
     return int.from_bytes(hashlib.sha256(f"{entry.digest}/{number}".encode()).digest()[:7], "big")
 
 
 def fresh_split(track: Track, seed: int, count: int) -> Instances:
-    """Instances of a track's generator that no split has.
-
-    Args:
-        track: The track.
-        seed: Of the instances.
-        count: How many.
+    """So many instances of a track's generator, from a seed, that no split has.
 
     Raises:
         UserError: The generator has too few others.
@@ -352,48 +331,26 @@ def _identities(track: Track) -> frozenset[bytes]:
 
 
 def judge(
-    entry: Entry, fresh: dict[str, ScoreRecord], expected: dict[str, ScoreRecord], track: Track | None
+    entry: Entry, fresh: Mapping[str, ScoreRecord], expected: Mapping[str, ScoreRecord], track: Track
 ) -> dict[str, Change]:
     """By score how the mean over seeds on fresh instances differs from the expected one. The level is shared by the scores."""
-    known = METRICS if track is None else track.metrics
     return {
         metric: compare_splits(
             (expected[metric].value, expected[metric].stderr),
             fresh[metric].value,
             len(entry.instances.counts_of(metric)),
-            higher_is_better=known[metric].higher_is_better,
+            higher_is_better=track.metrics[metric].higher_is_better,
             level=LEVEL / len(entry.metrics),
         )
         for metric in entry.metrics
     }
 
 
-def _claimed(entry: Entry, fresh: dict[str, ScoreRecord]) -> dict[str, ScoreRecord]:
-    """What is expected where nothing but the claim is known."""
-    claims = {metric: entry.instances.over_seeds(metric) for metric in entry.metrics}
-    return {
-        metric: ScoreRecord(value=claim.value, stderr=math.hypot(claim.stderr, fresh[metric].stderr))
-        for metric, claim in claims.items()
-    }
-
-
-def differing(changes: dict[str, Change]) -> list[str]:
+def differing(changes: Mapping[str, Change]) -> list[str]:
     """A line for each score that is worse on fresh instances by more than chance explains."""
     return [
         f"{metric} is worse on fresh instances by "
-        + (
-            f"{-change.change / change.noise:.1f} standard errors"
-            if change.noise
-            else f"{-change.change:.4g}, and no noise"
-        )
-        for metric, change in changes.items()
-        if change.worse
+        + (f"{-one.change / one.noise:.1f} standard errors" if one.noise else f"{-one.change:.4g}, and no noise")
+        for metric, one in changes.items()
+        if one.worse
     ]
-
-
-def check_evidence(stored: Stored, track: Track | None) -> Iterator[str]:
-    """What is wrong with the evidence beside an entry, if there is any. See `evidence_faults`."""
-    try:
-        yield from evidence_faults(stored.entry, read_evidence(stored), track)
-    except (Refused, UserError) as error:
-        yield str(error)

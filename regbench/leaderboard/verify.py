@@ -1,34 +1,47 @@
-"""Verifying an entry by itself, or with the predictions or the whole run it was made from. Nothing that came with it is run."""
+"""Verifying an entry by itself or with its run, and submitting: a run becomes an entry if nothing is wrong.
+
+Nothing that came with an entry is run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from regbench.leaderboard import against_run, figures, origin
-from regbench.leaderboard.case import Case, Check, Findings
-from regbench.leaderboard.entry import InstanceScores, canonical
-from regbench.leaderboard.names import name_faults
-from regbench.leaderboard.plausible import plausible
-from regbench.leaderboard.reference import Reference, find_reference
-from regbench.leaderboard.run_folder import RunFolder, Scored, read_scored
-from regbench.leaderboard.store import Stored
-from regbench.leaderboard.tiers import check_evidence
+from regbench.leaderboard.claim import Case, Check, Findings, Reference, RunFolder, Scored, find_reference, read_scored
+from regbench.leaderboard.entry import Entry, InstanceScores, canonical, check_name
+from regbench.leaderboard.origin import default_name, git, is_built_in, name_faults, same_configuration
+from regbench.leaderboard.store import ENTRY_BYTES, EVIDENCE, SOURCE_BYTES, Stored, stored_in
+from regbench.leaderboard.tiers import (
+    EVIDENCE_BYTES,
+    Evidence,
+    Submitted,
+    check_by,
+    check_evidence,
+    read_evidence,
+    today,
+    write_evidence,
+)
 from regbench.results import BaselineRecord, Result
 from regbench.tracks import Track
+from regbench.utils import registry
 from regbench.utils.errors import UserError
-from regbench.utils.guard import Refused
+from regbench.utils.files import atomic_write, exclusive, explain_full_disk
+from regbench.utils.folder import Folder
+from regbench.utils.guard import Refused, of_schema, parse_json
 
 CHECKS: tuple[Check, ...] = (
     *figures.STRUCTURE,
     *figures.ALONE,
     *origin.CHECKS,
     *figures.FIGURES,
-    plausible,
-    *against_run.CHECKS,
+    against_run.predictions,
     *figures.COSTLY,
 )
-"""Every check on a claim, in the order of what it costs. RULES.md says what each holds."""
+"""Every check on a claim, in the order of what it costs."""
 
 
 def verify_entry(
@@ -36,7 +49,6 @@ def verify_entry(
     *,
     track: Track | None = None,
     run: Path | None = None,
-    predictions: Path | None = None,
     costly: bool = True,
     baselines: Mapping[str, BaselineRecord] | None = None,
     announce: Callable[[str], None] = lambda _: None,
@@ -46,8 +58,7 @@ def verify_entry(
     Args:
         stored: The entry and its files.
         track: A track of your own, if the entry may be of that.
-        run: The folder of the run that the entry was made from, to compare with.
-        predictions: A folder with `seed-N/predictions.npz`; by default those kept beside the entry, if any.
+        run: The folder of the run that the entry was made from, to compare with; by default predictions kept beside the entry.
         costly: Whether the baselines are compared, if nothing else is wrong.
         baselines: The track's baselines; by default they are computed.
         announce: Called with a line before something that takes long.
@@ -65,12 +76,11 @@ def verify_entry(
         reference = find_reference(entry.track, track)
         step = "source"
         source = stored.source
-        step = "logs"
+        step = "predictions"
         folder = RunFolder(run) if run is not None else None
         if folder is not None and _text(folder.result) != _text(entry.result):
             findings.take(step, ["result.json is not the entry's result"])
-        step = "predictions"
-        scored = _scored(stored, reference, run or predictions)
+        scored = _scored(stored, reference, folder)
         case = Case(
             entry.result, entry.configuration, reference, entry.instances, source, folder, scored, announce, baselines
         )
@@ -91,14 +101,7 @@ def verify_run(
     *,
     costly: bool = True,
 ) -> tuple[Case, Findings]:
-    """All that can be found wrong with a run folder that is to become an entry.
-
-    Args:
-        path: The run folder.
-        track: A track of your own, if the run may be of that.
-        source: The bytes of the architecture's file, if it is not built in.
-        announce: Called with a line before something that takes long.
-        costly: Whether the baselines are compared, if nothing else is wrong.
+    """All that can be found wrong with a run folder that is to become an entry. Arguments are as those of `verify_entry`.
 
     Raises:
         UserError: It is not the folder of a finished run, or the track is unknown.
@@ -115,9 +118,8 @@ def verify_run(
             findings.take("predictions", [str(error)])
     complete = len(scored) == len(result.seeds)
     instances = InstanceScores.of([one.scores for one in scored]) if complete else None
-    case = Case(
-        result, folder.configuration, reference, instances, source, folder, scored if complete else None, announce
-    )
+    kept = scored if complete else None
+    case = Case(result, folder.configuration, reference, instances, source, folder, kept, announce)
     _examine(case, findings, costly=costly)
     return case, findings
 
@@ -127,16 +129,16 @@ def _examine(case: Case, findings: Findings, *, costly: bool) -> None:
     whole = findings.run(figures.STRUCTURE, case)
     findings.run((*figures.ALONE, *origin.CHECKS), case)
     if whole:
-        findings.run((*figures.FIGURES, plausible, *against_run.CHECKS), case)
+        findings.run((*figures.FIGURES, against_run.predictions), case)
     if costly and not findings.faults:
         findings.run(figures.COSTLY, case)
 
 
-def _scored(stored: Stored, reference: Reference, folder: Path | None) -> list[Scored] | None:
-    """The predictions in a folder, or those beside the entry. None if there are none beside it."""
+def _scored(stored: Stored, reference: Reference, folder: RunFolder | None) -> list[Scored] | None:
+    """The predictions of a run, or those beside the entry. None if there are none beside it."""
     seeds = [seed.seed for seed in stored.entry.result.seeds]
     if folder is not None:
-        return [RunFolder(folder).scored(seed, reference) for seed in seeds]
+        return [folder.scored(seed, reference) for seed in seeds]
     names = [stored.predictions_name(seed) for seed in seeds]
     if not any(stored.folder.has(name) for name in names):
         return None
@@ -145,3 +147,177 @@ def _scored(stored: Stored, reference: Reference, folder: Path | None) -> list[S
 
 def _text(result: Result) -> str:
     return canonical(result.model_dump(mode="json"))
+
+
+# --- Submitting. ---
+
+
+@dataclass
+class Submission:
+    """What came of a submission."""
+
+    findings: Findings
+    path: Path | None = None
+    """The entry's file. None if the run was refused."""
+    replaced: list[Path] = field(default_factory=list)
+    """Files of earlier entries that were overwritten."""
+    removed: list[Path] = field(default_factory=list)
+    """Files of earlier entries that are gone."""
+
+
+def submit(
+    run: Path,
+    board: Path,
+    *,
+    name: str | None = None,
+    by: str | None = None,
+    publish_predictions: bool = False,
+    replace: bool = False,
+    source: Path | None = None,
+    track: Track | None = None,
+    announce: Callable[[str], None] = lambda _: None,
+) -> Submission:
+    """Checks a run folder and writes its entry.
+
+    Args:
+        run: The run folder.
+        board: The leaderboard's folder.
+        name: The entry's name; by default the architecture's name and the settings that are not its defaults.
+        by: Who submits, for the evidence beside the entry. Somebody else can then challenge and reproduce it.
+        publish_predictions: Whether to copy the predictions beside the entry, so that anyone can compute the scores again.
+        replace: Whether it takes the place of an entry of the same configuration.
+        source: The file of an architecture that is not built in; by default where the run found it.
+        track: A track of your own, if the run is of that.
+        announce: Called with a line before something that takes long.
+
+    Raises:
+        UserError: There is no finished run, the name is not allowed or another entry's, or the source is not found. Or an entry
+            of the same configuration is there, and is not to be replaced or has a higher tier.
+    """
+    if name is not None:
+        check_name(name)
+    if by is not None:
+        check_by(by)
+    folder = RunFolder(run)
+    folder.require()
+    kept = None if is_built_in(folder.result.architecture) else read_source(folder, source)
+    case, findings = verify_run(run, track, kept, announce)
+    name = name if name is not None else default_name(case.configuration, case.result)
+    findings.take("name", name_faults(name, case.result))
+    if findings.faults:
+        return Submission(findings)
+    assert case.instances is not None
+    entry = Entry.seal(name, case.configuration, case.result, case.instances)
+    if len(canonical(entry.content())) > ENTRY_BYTES:
+        findings.take("form", [f"an entry has at most {ENTRY_BYTES:,} bytes"])
+        return Submission(findings)
+    stored = Stored(board / "entries" / entry.track / entry.file_name)
+    with explain_full_disk(board), exclusive(board, patience=math.inf):  # else two at once would not see each other
+        earlier = _replaced(board, entry)
+        for other in earlier:
+            if not replace:
+                raise UserError(f"{other.path} is the same configuration: --replace puts this run in its place")
+            if (tier := read_evidence(other).tier) != "claimed":
+                raise UserError(f"{other.path} is {tier}, and this run is only claimed: it cannot replace it")
+        before = sorted({path for other in (stored, *earlier) for path in other.files})
+        written = _write(stored, entry, case, publish_predictions, by)
+        gone = [old for old in before if old not in written]
+        for old in gone:
+            old.unlink(missing_ok=True)
+    return Submission(findings, stored.path, [old for old in before if old in written], gone)
+
+
+def read_source(run: RunFolder, given: Path | None) -> bytes:
+    """The file of an architecture that is not built in, where it is given or where the run found it. It is never run.
+
+    Raises:
+        UserError: The file is not found, or the architecture is not from a file.
+    """
+    named = run.config.architecture
+    path = given or registry.as_file(named)[0]
+    if path is None or path.suffix != ".py":
+        raise UserError(
+            f"'{named}' comes from another distribution or from a program: run it from a file "
+            "(--arch path/to/file.py), which is kept here"
+        )
+    try:
+        return Folder(path.parent).read(path.name, SOURCE_BYTES)
+    except Refused as error:
+        raise UserError(
+            f"the architecture's source is kept with the entry: {error}; where it is: --source FILE"
+        ) from None
+
+
+def _replaced(board: Path, entry: Entry) -> list[Stored]:
+    """The entries of the same configuration.
+
+    Files of strangers may differ where their options do not: they are compared only with the file of the same name.
+
+    Raises:
+        UserError: Another configuration has this name.
+    """
+    built_in = is_built_in(entry.result.architecture)
+    found = []
+    for stored in stored_in(board / "entries" / entry.track):
+        other = stored.entry
+        same = other.configuration_digest == entry.configuration_digest
+        comparable = built_in or other.name == entry.name
+        if same or (comparable and same_configuration(entry.result, other.result)):
+            found.append(stored)
+        elif other.name == entry.name:
+            raise UserError(f"{stored.path} is another configuration of the name '{entry.name}': give one with --name")
+    return found
+
+
+def _write(stored: Stored, entry: Entry, case: Case, publish_predictions: bool, by: str | None) -> list[Path]:
+    """Writes what belongs to the entry, and the entry last. Returns the paths of all files."""
+    folder, written = stored.path.parent, [stored.path]
+    if case.source is not None:
+        written.append(folder / stored.source_name)
+        with atomic_write(written[-1], "wb") as file:
+            file.write(case.source)
+    for seed in case.result.seeds if publish_predictions else ():
+        assert case.run is not None
+        written.append(folder / stored.predictions_name(seed.seed))
+        case.run.predictions(seed.seed, case.reference).save(written[-1])
+    if by is not None:
+        written.append(folder / stored.evidence_name)
+        write_evidence(stored, Evidence(entry=entry.digest, submitted=Submitted(date=today(), by=by)))
+    with atomic_write(stored.path) as file:
+        file.write(canonical(entry.content()))
+    return written
+
+
+# --- A contribution. ---
+
+
+def contributed(folder: Path, base: str) -> tuple[list[Path], list[str]]:
+    """The files below a folder that have changed since the history left a commit, and a line for each with evidence.
+
+    A contribution says who submits. That an entry was challenged or reproduced is written by maintainers alone.
+
+    Raises:
+        UserError: There is no such commit here.
+    """
+    names = git(folder, "diff", "--name-only", "--no-renames", "--relative", "-z", f"{base}...HEAD")
+    if names is None or base.startswith("-"):
+        raise UserError(f"{folder} is in no git repository that has the commit {base[:80]!a}")
+    changed = [name for name in names.decode("utf-8", "replace").split("\0") if name]
+    return [folder / name for name in changed], [
+        fault for name in changed for fault in _evidence_in(folder, base, name)
+    ]
+
+
+def _evidence_in(folder: Path, base: str, name: str) -> Iterator[str]:
+    """Whether a changed file is evidence of more than who submitted, now or before."""
+    if not name.endswith(EVIDENCE):
+        return
+    there = git(folder, "cat-file", "blob", f"{base}:./{name}")
+    now = Folder(folder).read(name, EVIDENCE_BYTES) if Folder(folder).has(name) else None
+    try:
+        found = [of_schema(Evidence, parse_json(one, name), name) for one in (there, now) if one is not None]
+    except Refused as error:
+        yield str(error)
+        return
+    if any(one.tier != "claimed" for one in found):
+        yield f"{name}: maintainers challenge and reproduce; a contribution brings an entry, and no evidence"

@@ -166,7 +166,7 @@ def _by_batch(
             predicted = TokenPrediction(predicted.probability[:, :wide], predicted.most_likely[:, :wide])
         else:
             predicted = predicted[:, :wide]
-        yield _position_scores(task, part, predicted)
+        yield position_scores(task, part, predicted)
         start += len(predicted)
 
 
@@ -267,9 +267,7 @@ def _no_steps(counted: NDArray[np.bool_], steps: NDArray[np.integer[Any]], task:
     return Steps(np.zeros((n, k)), counts, task.progress_label, exact=bool(task.sizes))
 
 
-def _position_scores(
-    task: Task, instances: Instances, predicted: FloatArray | TokenPrediction
-) -> dict[str, FloatArray]:
+def position_scores(task: Task, instances: Instances, predicted: FloatArray | TokenPrediction) -> dict[str, FloatArray]:
     """Every metric at every position of these instances, each (B, L) float64."""
     io = task.io
     if isinstance(predicted, TokenPrediction):

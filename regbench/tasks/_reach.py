@@ -13,7 +13,6 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 import pydantic
 from numpy.typing import NDArray
-from rich.text import Text
 
 from regbench.data.instances import Instances
 from regbench.tasks import base as task
@@ -156,13 +155,13 @@ class DrawnReach(Reach):
         """The size at each scored position, -1 elsewhere."""
         return np.where(instances.scored, instances.truth["kind"][:, None], -1)
 
-    def show(self, instances: Instances, index: int) -> Text:
-        """The tokens in one line, those that are not scored dim; behind a blank the answer that is not shown."""
-        one, text, names = instances[index : index + 1], Text(), self.io.names
-        for token, target, scored in zip(one.tokens[0], one.targets[0], one.scored[0], strict=True):
-            answer = f"={names[target]}" if self.hides and scored else ""
-            text.append(f"{names[token]}{answer} ", "bold" if scored else "dim")
-        return text
+    def show(self, instances: Instances, index: int) -> str:
+        """The tokens in one line. The answer that a blank stands for, or that is shown, is in brackets."""
+        one, names = instances[index : index + 1], self.io.names
+        return " ".join(
+            f"{names[token] if self.hides else ''}[{names[target]}]" if scored else names[token]
+            for token, target, scored in zip(one.tokens[0], one.targets[0], one.scored[0], strict=True)
+        )
 
 
 def _apportion(total: int, kinds: list[tuple[int, int]]) -> dict[int, int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pydantic
@@ -113,6 +113,6 @@ class LongAutomata(Reach):
         """`ceiling` by position."""
         return np.broadcast_to(np.array(self.parameters.ceiling)[self._size(instances)], instances.scored.shape)
 
-    def show(self, instances: Instances, index: int) -> Any:
+    def show(self, instances: Instances, index: int) -> str:
         """The automaton, and each string with the states of its symbols."""
         return self._short.show(instances, index)

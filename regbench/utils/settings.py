@@ -38,6 +38,13 @@ class Strict(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
+    @pydantic.field_validator("schema_version", mode="before", check_fields=False)
+    @classmethod
+    def _true_is_not_1(cls, value: Any) -> Any:
+        if isinstance(value, bool):
+            raise ValueError("it is a number")
+        return value
+
     @pydantic.model_serializer(mode="wrap")
     def _without_what_is_not_there(self, write: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = write(self)

@@ -247,7 +247,7 @@ def test_results_of_runs_do_not_change(run_folder: Path) -> None:
 
 
 def test_it_is_no_entry(tiny: Track, learner: NGram, tmp_path: Path) -> None:
-    from regbench.leaderboard.submit import submit
+    from regbench.leaderboard.verify import submit
 
     regbench.evaluate(tiny, learner, out=tmp_path / "mine")
     with pytest.raises(UserError, match="evaluate") as caught:

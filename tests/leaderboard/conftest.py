@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +11,16 @@ from pathlib import Path
 import pytest
 
 import regbench
+from regbench.leaderboard.against_run import can_isolate
 from regbench.leaderboard.entry import Entry
 from regbench.leaderboard.store import Stored
-from regbench.leaderboard.submit import submit
+from regbench.leaderboard.verify import submit
 from regbench.results import Code
 from regbench.tracks import Track
 from regbench.training.provenance import describe_code
 from tests.leaderboard.examples import make_entries
+
+isolates = pytest.mark.skipif(not can_isolate(), reason="no bubblewrap that may make namespaces")
 
 MIXER = """
 import torch
@@ -28,6 +32,21 @@ class Average(regbench.Mixer):
         return x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
 """
 SETTINGS = {"d_model": 8, "n_layers": 1, "training.batch_size": 8, "training.evaluations": 3, "training.epochs": 2}
+
+
+def git(folder: Path, *words: str) -> str:
+    """What git says in a repository."""
+    command = ["git", "-C", str(folder), "-c", "user.name=x", "-c", "user.email=x@example.org", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commit(folder: Path) -> str:
+    """Commits all that a folder holds, and returns the commit. The folder becomes a repository if it is none."""
+    if not (folder / ".git").exists():
+        git(folder, "init", "-q")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "--allow-empty", "-m", "x")
+    return git(folder, "rev-parse", "HEAD")
 
 
 @dataclass(frozen=True)

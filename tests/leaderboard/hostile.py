@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from regbench.leaderboard.against_run import repredict
 from regbench.leaderboard.entry import canonical, parse_entry
+from regbench.leaderboard.store import Stored
+from regbench.leaderboard.verify import verify_entry, verify_run
+from regbench.tracks import Track, load_track
+from regbench.utils.errors import UserError
 from tests.leaderboard.attacks import seal
 
 GIGABYTE = 1 << 30
@@ -216,11 +222,7 @@ def runs(honest: Path, folder: Path) -> Iterator[Path]:
         make(run / file)
         return run
 
-    for file in (
-        "result.json",
-        "config.yaml",
-        *(f"seed-1/{x}" for x in ("scores.json", "metrics.jsonl", "predictions.npz")),
-    ):
+    for file in ("result.json", "config.yaml", "seed-1/predictions.npz"):
         for name, make in special(honest / file):
             yield spoiled(f"{file.replace('/', ' ')}: {name}", file, make)
     for name, content in configurations():
@@ -229,12 +231,6 @@ def runs(honest: Path, folder: Path) -> Iterator[Path]:
         yield spoiled(f"predictions: {name}", "seed-0/predictions.npz", make)
     for name, make in weights():
         yield spoiled(f"weights: {name}", "seed-2/checkpoint.safetensors", make)
-    for name, text in (
-        ("many rows", b"1\n" * 2_000_000),
-        ("a deep row", b"[" * 1_000_000),
-        ("a long row", b"1" * 1_000_000),
-    ):
-        yield spoiled(f"log: {name}", "seed-0/metrics.jsonl", lambda path, text=text: path.write_bytes(text))
     run = folder / "a seed's folder is a link"
     shutil.copytree(honest, run)
     shutil.rmtree(run / "seed-1")
@@ -249,32 +245,28 @@ def _put(folder: Path, name: str, file: str, make: Callable[[Path], object]) -> 
     return path
 
 
+def verified(path: Path, track: Track) -> list[str]:
+    """What is wrong with an entry, or with a run and its weights."""
+    try:
+        if path.is_dir():
+            findings = verify_run(path, track)[1]
+            if not findings.faults:
+                repredict(path, findings, track)
+        else:
+            findings = verify_entry(Stored(path), track=track)
+    except UserError as error:
+        return [str(error)]
+    return [str(fault) for fault in findings.faults]
+
+
 def main(track: str, entry: str, run: str, folder: str) -> None:
     """Verifies all of them in this process; prints what came of each, its processor time, and the most memory there was."""
-    import time
-
-    from regbench.leaderboard.store import Stored
-    from regbench.leaderboard.verify import verify_entry, verify_run
-    from regbench.tracks import load_track
-    from regbench.utils.errors import UserError
-
-    own = load_track(track)
-    assert verify_entry(Stored(Path(entry)), track=own).faults == []
-    assert verify_run(Path(run), own)[1].faults == []
-    place = Path(folder)
+    own, place = load_track(track), Path(folder)
+    assert verified(Path(entry), own) == verified(Path(run), own) == []
     report = {}
-    attacks = [
-        (p, lambda path, track: verify_entry(Stored(path), track=track))
-        for p in entries(Path(entry), place / "entries")
-    ]
-    attacks += [(p, lambda path, track: verify_run(path, track)[1]) for p in runs(Path(run), place / "runs")]
-    for path, verify in attacks:
+    for path in (*entries(Path(entry), place / "entries"), *runs(Path(run), place / "runs")):
         started = time.process_time()
-        try:
-            said = [str(fault) for fault in verify(path, track=own).faults]
-        except UserError as error:
-            said = [str(error)]
-        report[str(path.relative_to(place))] = [said, time.process_time() - started]
+        report[str(path.relative_to(place))] = [verified(path, own), time.process_time() - started]
     # `getrusage` would count what the process that started this one had in memory.
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     print(json.dumps({"report": report, "memory": int(peak.split()[1]) * 1024}))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,23 +12,21 @@ import torch
 import regbench
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import default_baselines
+from regbench.evaluation.cuts import Cuts
 from regbench.evaluation.predictions import Predictions, predict
-from regbench.leaderboard import isolated
 from regbench.leaderboard.challenge import challenge
-from regbench.leaderboard.reference import Reference
-from regbench.leaderboard.run_folder import RunFolder
+from regbench.leaderboard.claim import Reference, RunFolder
 from regbench.leaderboard.store import Stored
-from regbench.leaderboard.submit import submit
 from regbench.leaderboard.tiers import LEVEL, fresh_split
+from regbench.leaderboard.verify import submit
 from regbench.metrics.scores import score
 from regbench.metrics.significance import Split, compare_splits, expected_elsewhere
 from regbench.models.model import Model, ModelPredictor, token_tensor
 from regbench.models.predictor import predict_in_batches
 from regbench.training.checkpoint import load_model, save_tensors
-from regbench.utils.errors import UserError
 from regbench.utils.files import read_arrays
 from tests.leaderboard.attacks import claim
-from tests.leaderboard.conftest import SETTINGS, Made
+from tests.leaderboard.conftest import SETTINGS, Made, commit, isolates
 
 CPU = torch.device("cpu")
 
@@ -60,8 +57,9 @@ def found_in(made: Made, run: Path, board: Path, source: Path | None = None) -> 
     made_of_it = submit(run, board, track=made.track, source=source)
     if made_of_it.path is None:
         return {fault.check for fault in made_of_it.findings.faults}
+    commit(board)
     stored = Stored(made_of_it.path)
-    outcome = challenge(stored, run, by="a reader", track=made.track, instances=300, number=11, run_their_code=True)
+    outcome = challenge(stored, run, by="a reader", track=made.track, cuts=3000, run_their_code=True)
     return {fault.check for fault in outcome.findings.faults}
 
 
@@ -132,7 +130,7 @@ class LookUp(regbench.Model):
 """
 
 
-@pytest.mark.skipif(not isolated.available(), reason="no user namespaces here")
+@isolates
 @pytest.mark.ci
 def test_code_that_looks_the_answer_up(wide: Made, tiny_file: Path, tmp_path: Path) -> None:
     source = tmp_path / "plain_embedding.py"
@@ -173,7 +171,7 @@ class Peeks(regbench.Model):
 """
 
 
-@pytest.mark.skipif(not isolated.available(), reason="no user namespaces here")
+@isolates
 @pytest.mark.ci
 def test_code_that_sees_what_it_predicts(
     wide: Made, tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -227,28 +225,19 @@ def predict(self, tokens):
 if os.path.exists("/job"):
     theirs.ModelPredictor.predict = predict
 """
-"""Rows that are no distributions. A change of theirs looks as small as they are."""
+"""Rows that are no distributions, by a change of our own code in its process."""
 
 
-@pytest.mark.skipif(not isolated.available(), reason="no user namespaces here")
+@isolates
 @pytest.mark.ci
 @pytest.mark.parametrize("code", [PEEKS_A_LITTLE, SCALES])
 def test_code_that_hides_what_it_sees(
     wide: Made, tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     source = run_unchecked(code, tiny_file, tmp_path, monkeypatch)
-    (tmp_path / "board").mkdir()
-    made = submit(tmp_path / "run", tmp_path / "board", track=wide.track, source=source)
-    assert made.path is not None
-    asked: dict[str, Any] = {"by": "a reader", "track": wide.track, "run_their_code": True}
-    stored = Stored(made.path)
-    if code is SCALES:
-        with pytest.raises(UserError, match="left no predictions: a row of probabilities is off 1 by"):
-            challenge(stored, tmp_path / "run", **asked)
-        return
-    faults = challenge(stored, tmp_path / "run", instances=300, **asked).findings.faults
-    assert {fault.check for fault in faults} == {"challenge"}
-    assert all("are better for it" in fault.text for fault in faults)
+    assert found_in(wide, tmp_path / "run", tmp_path / "board", source) == {
+        "checkpoint" if code is SCALES else "challenge"
+    }
 
 
 def test_predictions_that_only_score_as_the_weights_do(wide: Made, tmp_path: Path) -> None:
@@ -273,31 +262,45 @@ def test_predictions_that_only_score_as_the_weights_do(wide: Made, tmp_path: Pat
 def test_sixty_honest_challenges_raise_at_most_one_alarm(wide: Made) -> None:
     """All claims are of easy instances, as a test split may have. So they are too high for fresh ones."""
     track = wide.track
-    reference = Reference(track)
+    reference, task = Reference(track), track.task
     asked = [ModelPredictor(model, CPU) for model in models(wide, wide.run)]
 
-    def scored(instances: Instances) -> dict[str, Split]:
-        own = [score(track.task, instances, predicted(wide, one, instances).batches()) for one in asked]
-        others = reference.controls_on(instances)
+    def claimed(instances: Instances) -> dict[str, Split]:
+        own = [score(task, instances, predicted(wide, one, instances).batches()) for one in asked]
+        others = [score(task, instances, reference.batches(one, instances)) for one in reference.controls(instances)]
         return {
             metric: Split(
                 np.mean([one.sums[metric] for one in own], 0),
                 own[0].counts_of(metric),
                 np.stack([one.sums[metric] for one in others], axis=-1),
             )
-            for metric in track.task.scores
+            for metric in task.scores
+        }
+
+    def cut(instances: Instances, seed: int) -> dict[str, Split]:
+        drawn = Cuts.draw(task, instances, seed)
+        own = [drawn.sums(task, instances, predicted(wide, one, instances).batches()) for one in asked]
+        others = [
+            drawn.sums(task, instances, reference.batches(one, instances)) for one in reference.controls(instances)
+        ]
+        return {
+            metric: Split(
+                np.mean([of[metric] for of in own], 0),
+                drawn.counts[metric],
+                np.stack([of[metric] for of in others], axis=-1),
+            )
+            for metric in task.scores
         }
 
     def ease(instances: Instances) -> float:
         (unigram,) = (one for one in default_baselines(track, instances) if one.name == "unigram")
-        return score(track.task, instances, predict_in_batches(unigram, instances, 64))["token_accuracy"].value
+        return score(task, instances, predict_in_batches(unigram, instances, 64))["token_accuracy"].value
 
     easiest = sorted((fresh_split(track, seed, 124)[:60] for seed in range(1000, 1040)), key=ease)[-5:]
-    claims = [scored(instances) for instances in easiest]
+    claims = [claimed(instances) for instances in easiest]
     off: dict[str, list[float]] = {"controls": [], "claim alone": []}
     for number in range(60):
-        asked_now = scored(fresh_split(track, number, 100))
-        for metric, fresh in asked_now.items():
+        for metric, fresh in cut(fresh_split(track, number, 1000), number).items():
             for how, k in (("controls", None), ("claim alone", 0)):
                 splits = [replace(one, controls=one.controls[:, :k]) for one in (claims[number % 5][metric], fresh)]
                 change = compare_splits(
@@ -305,7 +308,7 @@ def test_sixty_honest_challenges_raise_at_most_one_alarm(wide: Made) -> None:
                     fresh.sums.sum() / fresh.counts.sum(),
                     len(splits[0].counts),
                     higher_is_better=track.metrics[metric].higher_is_better,
-                    level=LEVEL / len(track.task.scores),
+                    level=LEVEL / len(task.scores),
                 )
                 off[how].append(change.change / change.allowed)
     assert sum(share < -1 for share in off["controls"]) <= 1

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from regbench.cli.arguments import read_settings
 from regbench.config import Config
+from regbench.leaderboard.claim import RunFolder
 from regbench.leaderboard.entry import canonical, command_of
-from regbench.leaderboard.run_folder import RunFolder
 from regbench.utils.guard import Refused
 from tests.leaderboard.conftest import Made
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from regbench.leaderboard.load import load_boards
-from regbench.leaderboard.publish import outdated, render
-from regbench.leaderboard.store import stored_entries, stored_in
+from regbench.leaderboard.publish import load_boards, outdated, render
+from regbench.leaderboard.store import stored_in
 from regbench.leaderboard.verify import verify_entry
 from regbench.results import BaselineRecord
 
@@ -20,13 +19,13 @@ def test_tables_page_and_entries_agree() -> None:
     """No entry has a fault, and none is a copy of another."""
     boards, faults = load_boards(BOARD)
     assert faults == []
-    assert sum(len(board.entries) for board in boards) == len(stored_entries(BOARD))
+    assert sum(len(board.entries) for board in boards) == len(stored_in(BOARD))
     if boards:
         assert outdated(BOARD, render(boards)) == [], "run `regbench leaderboard`"
 
 
 def test_nothing_else_lies_among_the_entries() -> None:
-    kept = {path.name for stored in stored_entries(BOARD) for path in stored.files}
+    kept = {path.name for stored in stored_in(BOARD) for path in stored.files}
     there = [path for path in (BOARD / "entries").rglob("*") if path.is_file()]
     assert [path for path in there if path.name not in kept] == []
 

@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 from regbench.evaluation.predictions import Predictions, expected_arrays
+from regbench.leaderboard.claim import RunFolder
 from regbench.leaderboard.entry import Entry, InstanceScores, canonical
-from regbench.leaderboard.run_folder import RunFolder
 from regbench.metrics.scores import score, score_records
 from regbench.results import Result
 from regbench.tracks import load_track

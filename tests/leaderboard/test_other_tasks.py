@@ -13,8 +13,7 @@ import regbench
 from regbench.leaderboard import publish
 from regbench.leaderboard.rank import rank
 from regbench.leaderboard.store import Stored
-from regbench.leaderboard.submit import submit
-from regbench.leaderboard.verify import verify_entry
+from regbench.leaderboard.verify import submit, verify_entry
 from regbench.tracks import load_track
 from tests.leaderboard.attacks import at, forgeries, one_of_each_kind, put, seal, store, unseen
 from tests.leaderboard.test_attack import UNSEEN_ALONE

@@ -8,19 +8,15 @@ import random
 import re
 import statistics
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from regbench.config import Config
-from regbench.leaderboard import page
 from regbench.leaderboard.entry import Entry
-from regbench.leaderboard.page import build_page, chart_data, size_panels
+from regbench.leaderboard.page import build_page, chart_data
 from regbench.leaderboard.rank import Board, rank
-from regbench.tracks import Track, load_track
-from tests.conftest import TINY
+from regbench.tracks import Track
 from tests.leaderboard.examples import make_entries, make_entry
 
 HOSTILE = "</script><script>problems.push('ran')</script><img src=x onerror=problems.push('ran')>\"'&\u2028"
@@ -125,51 +121,6 @@ def test_an_architecture_looks_alike_on_every_track(entries: list[Entry], tiny: 
     a, b = ({e["name"]: e["variant"] for e in one["entries"]} for one in data["boards"])
     assert b == {name: a[name] for name in b}
     assert (a["lstm"], a["lstm+ngh-1-2-3"]) == (0, 1)
-
-
-def test_a_curve_by_training_tokens_where_entries_differ_in_nothing_else(board: Board, html: str) -> None:
-    (panel,) = size_panels(board, [board])
-    assert panel["axis"] == "training tokens"
-    (series,) = panel["series"]
-    assert series["name"] == "mamba"
-    assert [point["x"] for point in series["points"]] == [1500, 6000]
-    assert "<h3>Score by training tokens</h3>" in html
-    without = current(rank([entry for entry in board.entries if entry.name != "mamba-short"]))
-    assert size_panels(without[0], without) == []
-    assert "Score by training" not in build_page(without)
-
-
-def test_a_curve_by_training_instances_over_tracks_of_one_test_split(
-    tiny: Track, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = TINY | {"name": "tiny-small-v1", "splits": {**TINY["splits"], "train": 15}}  # type: ignore[dict-item]
-    (tmp_path / "tiny-small-v1.yaml").write_text(yaml.safe_dump(small), encoding="utf-8")
-    fewer = load_track(str(tmp_path / "tiny-small-v1.yaml"))
-    assert fewer.instances("test").fingerprint == tiny.instances("test").fingerprint
-    boards = current(rank([make_entry(tiny, "lstm", "lstm", 0.5), make_entry(fewer, "lstm", "lstm", 0.3)]))
-    assert [size_panels(board, boards) for board in boards] == [[], []]  # not frozen, so of unknown size
-    monkeypatch.setattr(page, "frozen_tracks", lambda: {t.name: t.freeze() for t in (tiny, fewer)})
-    for board in boards:
-        (panel,) = size_panels(board, boards)
-        assert panel["axis"] == "training instances"
-        assert [point["x"] for point in panel["series"][0]["points"]] == [15, 60]
-    assert size_panels(boards[0], boards[:1]) == []
-    half = make_entry(tiny, "lstm-half", "lstm", 0.4, training={"train_instances": 30})
-    (board,) = current(rank([make_entry(tiny, "lstm", "lstm", 0.5), half]))
-    (panel,) = size_panels(board, [board])
-    assert [point["x"] for point in panel["series"][0]["points"]] == [30, 60]
-
-
-def test_retired_tracks_have_tables_of_their_own(entries: list[Entry], board: Board) -> None:
-    (retired,) = rank(entries)
-    assert retired.retired is not None
-    html = build_page([board, dataclasses.replace(retired, track="tiny-v0")])
-    assert html.index('class="track current"') < html.index('<h2 id="retired">') < html.index("tiny-v0</h3>")
-    assert "No more are taken: its definition is no longer here." in html
-    assert len(data_of(html)["boards"]) == 1
-    assert html.count('<table class="board">') == 2
-    ids = re.findall(r' id="([^"]*)"', html)
-    assert len(ids) == len(set(ids))
 
 
 def test_no_entries_is_a_page_too() -> None:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from regbench import cli
 from regbench.leaderboard import publish
 from regbench.leaderboard.entry import Entry, canonical
-from regbench.leaderboard.load import load_boards
 from regbench.leaderboard.overview import overview
-from regbench.leaderboard.publish import outdated, render, write
+from regbench.leaderboard.publish import load_boards, outdated, render, write
 from regbench.leaderboard.rank import Board, rank
 from regbench.leaderboard.store import Stored
-from regbench.leaderboard.tiers import Challenge, Evidence, Reproduced, write_evidence
 from regbench.leaderboard.verify import verify_entry
 from regbench.report.content import in_hundredths
 from regbench.tracks import Track, load_track
@@ -99,11 +95,6 @@ def test_readme_lists_tracks_with_their_budgets(board: Board) -> None:
     text = " ".join(publish.readme([own], [track]).split())
     assert f"| [pfa-small-v1]({own.file_stem}.md) | 5,000 | 8,000,000 |" in text
     assert "no entries yet" not in text
-    retired = Board(**{**vars(board), "retired": "tiny-v2 has taken its place"})
-    text = publish.readme([retired], [track])
-    assert "## Retired" in text
-    assert "tiny-v2 has taken its place" in text
-    assert "**Retired: tiny-v2 has taken its place.**" in publish.markdown(retired)
 
 
 def test_readme_shows_architectures_over_all_tracks(board: Board) -> None:
@@ -144,14 +135,14 @@ def test_the_command_writes_and_checks(folder: Path, tiny_file: Path, capsys: py
     capsys.readouterr()
     assert cli.main([*arguments, "--check"]) == 1
     assert f"{folder / 'tiny-v1.tex'} does not agree with the entries" in capsys.readouterr().out
-    (folder / "gone-v1.md").write_text("# gone-v1\n")
+    (folder / "pfa-v1.md").write_text("# pfa-v1\n")
     mine = [folder / name for name in ("RULES.md", "notes.md", "other-v1.md", "data.csv")]
     for path in mine:
         path.write_text("mine")
     capsys.readouterr()
     assert cli.main(arguments) == 0
-    assert f"removed {folder / 'gone-v1.md'}\n" in capsys.readouterr().out
-    assert not (folder / "gone-v1.md").exists()
+    assert f"removed {folder / 'pfa-v1.md'}\n" in capsys.readouterr().out
+    assert not (folder / "pfa-v1.md").exists()
     assert {path.read_text() for path in mine} == {"mine"}
     next((folder / "entries" / "tiny-v1").glob("lstm*.json")).unlink()
     assert cli.main([*arguments, "--check"]) == 1
@@ -177,18 +168,6 @@ def test_a_forged_entry_stops_the_board(
     assert cli.main(["leaderboard", "--board", str(folder), "--track", str(tiny_file)]) == 1
     assert "scores: seed 0: legal_accuracy: 0.999, and the instances give" in capsys.readouterr().out
     assert not (folder / "README.md").exists()
-
-
-def test_a_file_that_is_no_table_is_never_overwritten(
-    folder: Path, tiny_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("tiny-v1.csv", "README.md"):
-        (folder / name).write_text("mine")
-        assert cli.main(["leaderboard", "--board", str(folder), "--track", str(tiny_file)]) == 2
-        assert f"{folder / name} was not written by `regbench leaderboard`" in capsys.readouterr().err
-        assert (folder / name).read_text() == "mine"
-        (folder / name).unlink()
-    assert not (folder / "tiny-v1.md").exists()
 
 
 def test_no_cell_is_a_formula(board: Board) -> None:
@@ -224,87 +203,6 @@ def test_baselines_are_not_taken_on_trust(
     assert "baselines: 3-gram: the standard error of tvd is 0.9" in capsys.readouterr().out
 
 
-def retire(folder: Path, made: Made) -> None:
-    """Lists the definition of the entry's track as one that is gone."""
-    digest = made.entry.result.track.digest
-    (folder / "retired.json").write_text(json.dumps({made.entry.track: [digest]}))
-
-
-def test_a_made_up_track_is_refused(folder: Path, lstm: Made, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["leaderboard", "--board", str(folder)]) == 1
-    assert "is no track of today, and retired.json does not list it" in capsys.readouterr().out
-    retire(folder, lstm)
-    content = lstm.entry.content()
-    content["result"]["seeds"][0]["scores"]["legal_accuracy"]["value"] = 7.5
-    store(seal(content), folder / "entries")
-    assert cli.main(["leaderboard", "--board", str(folder)]) == 1
-    assert "legal_accuracy: 7.5, and the instances give" in capsys.readouterr().out
-    content["instances"]["sums"][0]["legal_accuracy"] = [7.5 * n for n in content["instances"]["counts"]]
-    store(seal(content), folder / "entries")
-    assert cli.main(["leaderboard", "--board", str(folder)]) == 1
-    assert "an instance's sum is more than its positions can give" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("counts", "fault"),
-    [
-        (lambda n: [0] * n, "not every instance has a score"),
-        (lambda n: [1], "not every instance has a score"),
-        (lambda n: [2**62] * n, "the instances have more positions than a track can have"),
-    ],
-)
-def test_counts_of_a_track_that_is_gone(entries: list[Entry], tmp_path: Path, counts: Any, fault: str) -> None:
-    content = entries[0].content()
-    content["instances"]["group_counts"] = {"tvd": counts(len(content["instances"]["counts"]))}
-    path = store(seal(content), tmp_path / "entries")
-    (tmp_path / "retired.json").write_text(json.dumps({entries[0].track: [entries[0].result.track.digest]}))
-    assert load_boards(tmp_path) == ([], [f"{path.name}: {fault}"])
-
-
-def test_seconds_of_a_track_that_is_gone(entries: list[Entry], tmp_path: Path) -> None:
-    content = entries[0].content()
-    for seed in content["result"]["seeds"]:
-        seed["seconds"] = 1.7e308
-    path = store(seal(content), tmp_path / "entries")
-    (tmp_path / "retired.json").write_text(json.dumps({entries[0].track: [entries[0].result.track.digest]}))
-    assert load_boards(tmp_path) == ([], [f"{path.name}: seconds or tokens per second are beyond measure"])
-
-
-def test_a_digest_that_is_a_path_names_no_file(entries: list[Entry], tmp_path: Path) -> None:
-    content, board = entries[0].content(), tmp_path / "board"
-    content["result"]["track"]["digest"] = "/../../a"
-    store(seal(content), board / "entries")
-    (board / "retired.json").write_text(json.dumps({entries[0].track: ["/../../a"]}))
-    assert cli.main(["leaderboard", "--board", str(board)]) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["board"]
-
-
-def test_evidence_counts_where_the_track_is_gone_too(entries: list[Entry], tmp_path: Path) -> None:
-    entry = entries[0]
-    stored = Stored(store(entry.content(), tmp_path / "entries"))
-    (tmp_path / "retired.json").write_text(json.dumps({entry.track: [entry.result.track.digest]}))
-    scores = [{metric: record.value for metric, record in seed.scores.items()} for seed in entry.result.seeds]
-    again = Reproduced(
-        date="2026-01-31", by="a reader", machine="a machine", seeds=[0, 1, 2], scores=scores, identical=[]
-    )
-    fresh = {metric: entry.instances.score(0, metric) for metric in entry.metrics}
-    asked = Challenge(
-        date="2026-01-31", by="a", machine="m", number=1, instances=100, fingerprint="0" * 64, scores=fresh
-    )
-    write_evidence(stored, Evidence(entry=entry.digest, challenge=asked, reproduced=again))
-    (board,), faults = load_boards(tmp_path)
-    assert faults == []
-    assert board.rows[0].tier == "reproduced" or board.rows[1].tier == "reproduced"
-    write_evidence(stored, Evidence(entry="0" * 64, challenge=asked, reproduced=again))
-    assert load_boards(tmp_path)[1] == [
-        f"{stored.path.name}: tier: it is of another entry, or the entry has changed since"
-    ]
-    worse = [{**one, "nll": 2 * one["nll"]} for one in scores]
-    write_evidence(stored, Evidence(entry=entry.digest, reproduced=again.model_copy(update={"scores": worse})))
-    (fault,) = load_boards(tmp_path)[1]
-    assert "tier: the nll of the second training is " in fault
-
-
 @pytest.mark.parametrize("name", ["RULES", "README", "rules-v1<script>", "../x-v1", "Tiny-v1", "x|y-v1", "tiny-v1\n"])
 def test_the_names_of_tracks_have_a_pattern(folder: Path, lstm: Made, name: str) -> None:
     content = lstm.entry.content()
@@ -312,21 +210,6 @@ def test_the_names_of_tracks_have_a_pattern(folder: Path, lstm: Made, name: str)
     path = store(seal(content), folder / "entries")
     fault = str(verify_entry(Stored(path), track=lstm.track).faults[0])
     assert "track.name: string should match pattern" in fault or "not printable" in fault
-
-
-def test_entries_of_a_track_that_is_gone_stay_readable(
-    folder: Path, lstm: Made, capsys: pytest.CaptureFixture[str]
-) -> None:
-    retire(folder, lstm)
-    assert cli.main(["leaderboard", "--board", str(folder)]) == 0
-    assert "## Retired" in (folder / "README.md").read_text()
-    assert "**Retired: its definition is no longer here.**" in (folder / "tiny-v1.md").read_text()
-    assert cli.main(["leaderboard", "--board", str(folder), "--check"]) == 0
-    path = next((folder / "entries" / "tiny-v1").glob("*.json"))
-    path.write_text(path.read_text().replace('"schema_version": 2', '"schema_version": 9', 1))
-    capsys.readouterr()
-    assert cli.main(["leaderboard", "--board", str(folder), "--check"]) == 1
-    assert "schema_version must be 2" in capsys.readouterr().out
 
 
 def test_an_empty_board(tmp_path: Path) -> None:

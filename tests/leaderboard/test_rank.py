@@ -224,9 +224,9 @@ def test_entries_of_another_definition_have_a_board_of_their_own(entries: list[E
 
 
 CHALLENGE = Challenge(
-    date="2026-01-31", by="a reader", machine="a machine", number=1, instances=100, fingerprint="0" * 64, scores={}
+    date="2026-11-27", by="a reader", machine="a machine", number=1, instances=100, fingerprint="0" * 64, scores={}
 )
-AGAIN = Reproduced(date="2026-02-01", by="a reader", machine="a machine", seeds=[], scores=[], identical=[])
+AGAIN = Reproduced(date="2026-11-27", by="a reader", machine="a machine", seeds=[], scores=[], identical=[])
 
 
 def board_with(entries: list[Entry], track: Track, *, verified: Sequence[str], reproduced: Sequence[str] = ()) -> Board:
@@ -252,7 +252,7 @@ def test_claimed_entries_are_below_those_of_a_higher_tier(entries: list[Entry], 
     assert ranks == list(range(1, len(entries)))
     page = build_page([board])
     assert page.count('<td class="tier" data-value="1">verified</td>') == 2
-    assert "verified 2026-01-31 by a reader" in page
+    assert "verified 2026-11-27 by a reader" in page
 
 
 NAMES = ("transformer+ngh-1-2-3", "lstm+ngh-1-2-3", "mamba", "hyena")

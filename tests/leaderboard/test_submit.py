@@ -11,10 +11,9 @@ import pytest
 
 from regbench import cli
 from regbench.leaderboard.entry import Entry, canonical, check_name, parse_entry
-from regbench.leaderboard.names import default_name, name_faults
-from regbench.leaderboard.origin import same_configuration
-from regbench.leaderboard.store import Stored, stored_entries
-from regbench.leaderboard.submit import submit
+from regbench.leaderboard.origin import default_name, name_faults, same_configuration
+from regbench.leaderboard.store import Stored, stored_in
+from regbench.leaderboard.verify import submit
 from regbench.utils.errors import UserError
 from tests.leaderboard.attacks import seal
 from tests.leaderboard.conftest import SETTINGS, Made
@@ -89,7 +88,7 @@ def test_the_same_again_replaces_and_never_doubles(stranger: Made, tmp_path: Pat
     again = submit(stranger.run, board, track=stranger.track, name="other_name", replace=True)
     assert again.path == made.path
     assert (sorted(path.suffix for path in again.replaced), again.removed) == ([".json", ".txt"], [])
-    assert len(stored_entries(board)) == 1
+    assert len(stored_in(board)) == 1
 
 
 def test_a_newer_option_does_not_make_it_another_configuration(lstm: Made) -> None:
@@ -106,7 +105,7 @@ def test_a_newer_option_does_not_make_it_another_configuration(lstm: Made) -> No
 def test_an_older_entry_of_another_name_is_found(lstm: Made, tmp_path: Path) -> None:
     board = tmp_path / "board"
     shutil.copytree(lstm.board, board)
-    stored = stored_entries(board)[0]
+    stored = stored_in(board)[0]
     content = json.loads(stored.path.read_text())
     content["name"] = "lstm+older"
     del content["result"]["training"]["plateau_factor"]
@@ -119,13 +118,13 @@ def test_an_older_entry_of_another_name_is_found(lstm: Made, tmp_path: Path) -> 
         submit(lstm.run, board, track=lstm.track, name="lstm+mine")
     made = submit(lstm.run, board, track=lstm.track, name="lstm+mine", replace=True)
     assert made.removed == [path]
-    assert [stored.path for stored in stored_entries(board)] == [made.path]
+    assert [stored.path for stored in stored_in(board)] == [made.path]
 
 
 def test_a_name_of_another_configuration_is_not_taken(lstm: Made, stranger: Made, tmp_path: Path) -> None:
     board = tmp_path / "board"
     shutil.copytree(stranger.board, board)
-    stored = stored_entries(board)[0]
+    stored = stored_in(board)[0]
     entry = stored.entry
     taken = board / "entries" / "tiny-v1" / "lstm-mine-00000000.json"
     taken.write_text(stored.path.read_text().replace(f'"name": "{entry.name}"', '"name": "lstm-mine"'))
@@ -146,12 +145,25 @@ def test_a_built_in_architecture_goes_by_its_name(lstm: Made, tmp_path: Path, na
 
 def test_a_stranger_does_not_go_by_a_built_in_name(stranger: Made, tmp_path: Path) -> None:
     made = submit(stranger.run, tmp_path, track=stranger.track, name="mamba+better", source=stranger.source)
-    assert "called as the built-in 'mamba' is" in made.findings.faults[0].text
+    assert "called as 'mamba' is" in made.findings.faults[0].text
 
 
 @pytest.mark.parametrize(
     "name",
-    ["oracle", "3-gram", "unigram+better", "rnamba", "mam-ba", "mabma", "mambas", "transf0rmer", "1stm", "bayes"],
+    [
+        "oracle",
+        "3-gram",
+        "unigram+better",
+        "rnamba",
+        "mam-ba",
+        "mabma",
+        "mambas",
+        "transf0rmer",
+        "1stm",
+        "bayes",
+        "mamba_official",
+        "gla_ngh",
+    ],
 )
 def test_a_stranger_does_not_look_like_a_built_in_or_a_baseline(stranger: Made, name: str) -> None:
     assert any("or nearly: give another with --name" in fault for fault in name_faults(name, stranger.entry.result))
@@ -178,7 +190,7 @@ def test_a_collision_of_digits_is_no_equality(lstm: Made, tmp_path: Path, monkey
     """Two configurations whose files would have the same name: nothing is removed."""
     board = tmp_path / "board"
     shutil.copytree(lstm.board, board)
-    stored = stored_entries(board)[0]
+    stored = stored_in(board)[0]
     text = stored.path.read_text()
     content = json.loads(text)
     content["result"]["training"]["weight_decay"] = content["configuration"]["settings"]["training.weight_decay"] = 0.7
@@ -210,7 +222,7 @@ def test_on_the_command_line(lstm: Made, tmp_path: Path, tiny_file: Path, capsys
     common = ["--board", str(tmp_path), "--track", str(tiny_file)]
     assert cli.main(["submit", str(lstm.run), "--name", "lstm-small", "--publish-predictions", *common]) == 0
     assert "regbench leaderboard" in capsys.readouterr().out
-    (stored,) = stored_entries(tmp_path)
+    (stored,) = stored_in(tmp_path)
     assert stored.path.name == f"lstm-small-{lstm.entry.configuration_digest[:8]}.json"
     assert (stored.path.parent / stored.predictions_name(2)).exists()
     assert cli.main(["submit", str(lstm.run), *common]) == 2
@@ -225,7 +237,7 @@ def test_on_the_command_line(lstm: Made, tmp_path: Path, tiny_file: Path, capsys
     assert cli.main(["submit", str(lstm.run), "--publish-predictions", *common]) == 0
     capsys.readouterr()
     assert cli.main(["submit", str(lstm.run), *common]) == 0
-    (stored,) = stored_entries(tmp_path)
+    (stored,) = stored_in(tmp_path)
     said = capsys.readouterr().out
     assert f"overwrote {stored.path}\n" in said
     assert f"removed {stored.path.with_name(stored.predictions_name(0))}\n" in said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +11,23 @@ import pytest
 
 from regbench import cli
 from regbench.evaluation.predictions import Predictions
-from regbench.leaderboard import history
+from regbench.leaderboard import origin
 from regbench.leaderboard.against_run import repredict
-from regbench.leaderboard.history import source_at
-from regbench.leaderboard.origin import is_built_in
-from regbench.leaderboard.store import Stored
-from regbench.leaderboard.verify import verify_entry, verify_run
+from regbench.leaderboard.challenge import challenge
+from regbench.leaderboard.origin import digest_at, is_built_in, unreadable
+from regbench.leaderboard.store import Stored, stored_in
+from regbench.leaderboard.verify import submit, verify_entry, verify_run
 from regbench.results import Result
 from regbench.utils import registry
 from regbench.utils.files import read_arrays
 from tests.leaderboard.attacks import claim, seal, store
-from tests.leaderboard.conftest import Made
+from tests.leaderboard.conftest import MIXER, Made, commit, git
 
 
 def test_an_honest_entry_alone_with_predictions_and_with_its_run(lstm: Made, stranger: Made) -> None:
     for made in (lstm, stranger):
         assert verify_entry(made.stored, track=made.track).faults == []
         assert verify_entry(made.stored, track=made.track, run=made.run).faults == []
-        assert verify_entry(made.stored, track=made.track, predictions=made.run).faults == []
 
 
 def test_predictions_beside_an_entry_are_compared(stranger: Made, tmp_path: Path) -> None:
@@ -49,9 +47,8 @@ def test_predictions_beside_an_entry_are_compared(stranger: Made, tmp_path: Path
 
 
 def test_another_runs_predictions_are_refused(lstm: Made, stranger: Made) -> None:
-    faults = verify_entry(lstm.stored, track=lstm.track, predictions=stranger.run).faults
+    faults = verify_entry(lstm.stored, track=lstm.track, run=stranger.run).faults
     assert any("the predictions are not those that were scored" in fault.text for fault in faults)
-    assert verify_entry(lstm.stored, track=lstm.track, run=stranger.run).faults
 
 
 def test_a_track_that_is_not_here_cannot_be_verified(lstm: Made) -> None:
@@ -75,92 +72,104 @@ def test_nothing_is_imported_or_executed(stranger: Made, tmp_path: Path, monkeyp
     assert verify_entry(stranger.stored, track=stranger.track, run=stranger.run).faults == []
 
 
-def commit_of(folder: Path) -> str:
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(folder), "-c", "user.name=x", "-c", "user.email=x@example.org", *words]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    git("init", "-q")
-    git("add", ".")
-    git("commit", "-q", "-m", "x")
-    return git("rev-parse", "HEAD")
-
-
-def digest_at(commit: str, name: str = "lstm") -> str:
-    files = source_at(commit, f"architectures.{name}")
-    assert files is not None
-    return registry.digest_of(files)
-
-
 def test_a_changed_source_is_compared_with_that_of_the_commit(
     lstm: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = tmp_path / "repository"
     (repository / "architectures").mkdir(parents=True)
-    source = Path(registry.source_files(registry.load(registry.ARCHITECTURE, "lstm"))[0]).read_text()
-    (repository / "architectures" / "lstm.py").write_text(source + "OLDER = 1\n")
-    commit = commit_of(repository)
-    monkeypatch.setattr(history, "ROOT", repository)
-    then = digest_at(commit)
+    source = repository / "architectures" / "lstm.py"
+    text = Path(registry.source_files(registry.load(registry.ARCHITECTURE, "lstm"))[0]).read_text()
+    source.write_text(text + "OLDER = 1\n")
+    first = commit(repository)
+    monkeypatch.setattr(origin, "ROOT", repository)
+    then = digest_at(first, "architectures.lstm")
 
-    def claiming(digest: str, made_at: str | None, **architecture: Any) -> Path:
+    def claiming(digest: str | None, made_at: str | None, **architecture: Any) -> Path:
         content = lstm.entry.content()
         content["result"]["architecture"].update(source_sha256=digest, **architecture)
         content["result"]["code"].update(commit=made_at, dirty=None if made_at is None else False)
         return store(seal(content), tmp_path / "board")
 
-    findings = verify_entry(Stored(claiming(then, commit)), track=lstm.track)
+    def said(*words: Any, **more: Any) -> list[str]:
+        return [str(fault) for fault in verify_entry(Stored(claiming(*words, **more)), track=lstm.track).faults]
+
+    findings = verify_entry(Stored(claiming(then, first)), track=lstm.track)
     assert findings.faults == []
-    assert findings.notes == [
-        f"architectures.lstm has changed since commit {commit[:12]}, by which this entry was made"
-    ]
-    (repository / "architectures" / "lstm.py").write_text(source.replace('"""', '"""Formerly: ', 1) + "# older\n")
-    git = ["git", "-C", str(repository), "-c", "user.name=x", "-c", "user.email=x@example.org"]
-    subprocess.run([*git, "commit", "-qam", "z"], check=True)
-    head = [*git, "rev-parse", "HEAD"]
-    worded = subprocess.run(head, check=True, capture_output=True, text=True).stdout.strip()
-    assert digest_at(worded) != then
-    findings = verify_entry(Stored(claiming(digest_at(worded), worded)), track=lstm.track)
-    assert (findings.faults, findings.notes) == ([], []), "comments and docstrings are no change"
-    assert verify_entry(Stored(claiming(then, worded)), track=lstm.track).faults != [], "nor do they lend their commit"
-    findings = verify_entry(Stored(claiming(then, commit, parameters=1)), track=lstm.track)
-    (fault,) = findings.faults
-    assert str(fault).startswith("architecture: 1 parameters, and these options give ")
+    assert findings.notes == [f"architectures.lstm has changed since commit {first[:12]}, by which this entry was made"]
+    (fault,) = said(then, first, parameters=1)
+    assert fault.startswith("architecture: 1 parameters, and these options give ")
     options = {**lstm.entry.result.architecture.options, "d_model": 16}
-    findings = verify_entry(Stored(claiming(then, commit, options=options)), track=lstm.track)
-    assert [str(fault) for fault in findings.faults] == ["architecture: d_model is 16, and the configuration sets 8"]
-    findings = verify_entry(Stored(claiming("0" * 64, commit)), track=lstm.track)
-    assert [fault.check for fault in findings.faults] == ["source"]
-    for nobody_knows, why in (
-        ("f" * 40, "commit ffffffffffff is not in the history here"),
-        (None, "no commit is named"),
-    ):
-        (fault,) = verify_entry(Stored(claiming("0" * 64, nobody_knows)), track=lstm.track).faults
-        assert str(fault) == f"source: architectures.lstm is not today's, and {why}"
-    (repository / "architectures" / "lstm.py").write_text(source + "OTHER = 1\n")
-    subprocess.run([*git, "commit", "-qam", "y"], check=True)
-    other = subprocess.run(head, check=True, capture_output=True, text=True).stdout.strip()
-    digest = digest_at(other)
-    assert verify_entry(Stored(claiming(digest, other)), track=lstm.track).faults == []
-    subprocess.run([*git, "reset", "-q", "--hard", commit], check=True)
-    assert "is not in the history here" in str(verify_entry(Stored(claiming(digest, other)), track=lstm.track).faults)
+    assert said(then, first, options=options) == ["architecture: d_model is 16, and the configuration sets 8"]
+    for digest, made_at in (("0" * 64, first), ("0" * 64, "f" * 40), ("0" * 64, None), (then, "f" * 40)):
+        (fault,) = said(digest, made_at)
+        assert fault.startswith("source: architectures.lstm is not today's, and at commit ")
+    git(repository, "checkout", "-q", "-b", "elsewhere")
+    source.write_text(text + "OTHER = 1\n")
+    other = commit(repository)
+    git(repository, "checkout", "-q", "-")
+    assert "not in the history here" in said(then, other)[0], "a commit of another branch"
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"\x7fELF\x02\x01\x01\x00\xff", "it is no text"),
+        (b"", "it defines no class"),
+        ("class A:  # \u202e hidden".encode(), "line 1 has the character U+202E"),
+        ("a\u200b = 1".encode(), "U+200B"),
+        ("class A:\n  x = '\u05d0'".encode(), "line 2 has the character U+05D0"),
+        (b"class A:\n  x = '\x1b[2J'", "U+001B"),
+        (b"class", "it is no Python: SyntaxError"),
+        (b"# coding: raw_unicode_escape\nclass A:  # \\u000a  import os", "it names an encoding of its own"),
+        (b"# coding: nonsense\nclass A: pass", "it names an encoding of its own"),
+        (b"-" * 200_000 + b"1", "it is no Python"),
+    ],
+)
+def test_what_nobody_can_read(content: bytes, fault: str) -> None:
+    (found,) = unreadable(content)
+    assert fault in found
+    assert list(unreadable(b"# coding: utf8\n" + MIXER.encode())) == []
+
+
+def test_a_contribution_brings_no_evidence(
+    lstm: Made, tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    board = tmp_path / "leaderboard"
+    (board / "entries").mkdir(parents=True)
+    (board / "RULES.md").touch()
+    base = commit(tmp_path)
+    command = ["verify", str(board), "--track", str(tiny_file), "--contribution", base]
+    assert submit(lstm.run, board, track=lstm.track, by="Ada").path is not None
+    commit(tmp_path)
+    assert cli.main(command) == 0
+    assert capsys.readouterr().out.endswith(".json: ok\n")
+    stored = stored_in(board)[0]
+    challenge(stored, lstm.run, by="Ben", track=lstm.track, cuts=100)
+    verified = commit(tmp_path)
+    assert cli.main(command) == 1
+    assert "a contribution brings an entry, and no evidence" in capsys.readouterr().out
+    stored.path.with_name(stored.evidence_name).unlink()
+    commit(tmp_path)
+    assert cli.main([*command[:-1], verified]) == 1, "nor does it take any away"
+    assert cli.main([*command[:-1], "no-such-commit"]) == 2
+    assert "in no git repository that has the commit" in capsys.readouterr().err
 
 
 @pytest.mark.ci
 def test_the_digest_at_a_commit_is_that_of_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where an architecture borrows from another (h3 imports from s4), and where it is a package (cgt)."""
-    for name in registry.entries(registry.ARCHITECTURE):
-        for path in registry.source_files(registry.load(registry.ARCHITECTURE, name)):
-            copy = tmp_path / path.relative_to(history.ROOT)
+    classes = {name: registry.load(registry.ARCHITECTURE, name) for name in registry.entries(registry.ARCHITECTURE)}
+    for cls in classes.values():
+        for path in registry.source_files(cls):
+            copy = tmp_path / path.relative_to(origin.ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, copy)
-    commit = commit_of(tmp_path)
-    monkeypatch.setattr(history, "ROOT", tmp_path)
-    for name in registry.entries(registry.ARCHITECTURE):
-        cls = registry.load(registry.ARCHITECTURE, name)
-        assert digest_at(commit, name) == registry.source_digest(cls), name
-    assert source_at(commit, "architectures.nowhere") is None
-    assert source_at("--help", "architectures.lstm") is None
+    made_at = commit(tmp_path)
+    monkeypatch.setattr(origin, "ROOT", tmp_path)
+    for name, cls in classes.items():
+        assert digest_at(made_at, f"architectures.{name}") == registry.source_digest(cls), name
+    assert digest_at(made_at, "architectures.nowhere") is None
+    assert digest_at("--help", "architectures.lstm") is None
 
 
 def test_what_is_built_in(lstm: Made, stranger: Made) -> None:
@@ -212,9 +221,7 @@ def test_on_the_command_line(
         (["{run}/.."], "holds neither a run nor entries; it has "),
         (["{entry}", "--track", "{track}", "--run", "nowhere"], "no such folder: nowhere"),
         (["{entry}", "--track", "{track}", "--run", "{run}/seed-0"], "seed-0 holds no run: there is no result.json"),
-        (["{entry}", "--track", "{track}", "--predictions", "nowhere"], "no such folder: nowhere"),
-        (["{run}", "--track", "{track}", "--run", "nowhere"], "--run goes with an entry, and {run} is a run"),
-        (["{run}", "--track", "{track}", "--predictions", "x"], "--predictions goes with an entry, and {run} is a run"),
+        (["{run}", "--track", "{track}", "--run", "nowhere"], "--run goes with entries, and {run} is a run"),
         (["{entry}", "--track", "{track}", "--source", "mine.py"], "--source goes with a run, and "),
     ],
 )

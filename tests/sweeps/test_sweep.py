@@ -14,7 +14,7 @@ import yaml
 
 from regbench import runner
 from regbench.config import Config, read_config
-from regbench.leaderboard.submit import submit
+from regbench.leaderboard.verify import submit
 from regbench.results import Code, read_result
 from regbench.sweeps.curves import write_curves
 from regbench.sweeps.state import SweepFolder

@@ -11,15 +11,15 @@ from regbench.cli.arguments import add_own_track, own_track
 from regbench.cli.lines import print_findings, print_line, tell
 
 DESCRIPTION = (
-    "Draws instances that nobody has seen, predicts them with the weights of an entry's run, and holds the scores against the "
-    "claimed ones. If they agree the entry is verified, and NAME.evidence.json beside it says so. Else there is a line for each "
-    "fault, and exit code 1."
+    "Cuts instances that nobody has seen, asks the weights of an entry's run for the next token of each, and holds the scores "
+    "against the claimed ones. If they agree the entry is verified, and NAME.evidence.json beside it says so. Else there is a "
+    "line for each fault, and exit code 1. The entry is committed before: the instances follow from the commit."
 )
 EXAMPLES = """\
 examples:
   regbench challenge leaderboard/entries/pfa-small-v1/gla-....json --run runs/gla --by NAME
-  regbench challenge FILE --run DIR --by NAME --number 1234567    the challenge that was published with this number
-  regbench challenge FILE --run DIR --by NAME --run-their-code    an architecture that is not built in, in a process of its own
+  regbench challenge FILE --run DIR --by NAME --cuts 20000        four times as many, for a smaller error
+  regbench challenge FILE --run DIR --by NAME --run-their-code    an architecture that is not built in, under bubblewrap
 """
 
 
@@ -29,11 +29,12 @@ def configure(challenge: argparse.ArgumentParser) -> None:
     challenge.add_argument(
         "--run", metavar="DIR", required=True, help="the run that it was made from, with its weights"
     )
-    challenge.add_argument("--by", metavar="NAME", required=True, help="who asks, for the evidence")
-    challenge.add_argument("--number", type=int, metavar="N", help="repeat the challenge of this number")
-    challenge.add_argument("--instances", type=int, default=500, metavar="N", help="fresh instances (default: 500)")
+    challenge.add_argument("--by", metavar="NAME", required=True, help="who asks, for the evidence: not who submitted")
     challenge.add_argument(
-        "--run-their-code", action="store_true", help="run an architecture that is not built in, isolated (Linux)"
+        "--cuts", type=int, default=5000, metavar="N", help="fresh instances that are cut (default: 5000)"
+    )
+    challenge.add_argument(
+        "--run-their-code", action="store_true", help="run an architecture that is not built in, under bubblewrap"
     )
     add_own_track(challenge)
 
@@ -52,15 +53,14 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         Path(arguments.run),
         by=arguments.by,
         track=own_track(arguments),
-        number=arguments.number,
-        instances=arguments.instances,
+        cuts=arguments.cuts,
         run_their_code=arguments.run_their_code,
         announce=tell,
     )
     for metric, change in found.changes.items():
         fresh, expected = found.fresh[metric], found.expected[metric]
         print_line(
-            f"{label(metric)}: {fresh.value:.4f} on fresh instances, {expected.value:.4f} ± {expected.stderr:.4f} expected, "
+            f"{label(metric)}: {fresh.value:.4f} on cut prompts, {expected.value:.4f} ± {expected.stderr:.4f} expected, "
             f"{change.change / max(change.noise, 1e-12):+.1f} standard errors (+ is better)",
             console,
         )

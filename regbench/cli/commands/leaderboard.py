@@ -34,9 +34,8 @@ def configure(leaderboard: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints the ranking of every track, or what disagrees."""
-    from regbench.leaderboard.load import BASELINES, baselines_file, load_boards
     from regbench.leaderboard.page import build_page
-    from regbench.leaderboard.publish import outdated, render, write
+    from regbench.leaderboard.publish import BASELINES, baselines_file, load_boards, outdated, render, write
     from regbench.leaderboard.spread import SPREAD, spread_file
     from regbench.leaderboard.store import find_board
     from regbench.utils.files import atomic_write, explain_full_disk, require_writable_files

@@ -40,9 +40,9 @@ def configure(submit: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints the entry's file, or why there is none."""
-    from regbench.leaderboard.language_models import language_model_result, submit_language_model
+    from regbench.evaluation.language_models import language_model_result, submit_language_model
     from regbench.leaderboard.store import find_board
-    from regbench.leaderboard.submit import submit
+    from regbench.leaderboard.verify import submit
     from regbench.results import require_finished
 
     place = find_board(arguments.board)
@@ -52,19 +52,20 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     result = language_model_result(Path(arguments.run))
     if result is not None:
         refuse_unused(arguments, ("by", "publish_predictions", "source", "track"), "is not for a language model")
-        made = submit_language_model(Path(arguments.run), result, place, name=arguments.name, replace=arguments.replace)
-    else:
-        made = submit(
-            Path(arguments.run),
-            place,
-            name=arguments.name,
-            by=arguments.by,
-            publish_predictions=arguments.publish_predictions,
-            replace=arguments.replace,
-            source=Path(arguments.source) if arguments.source else None,
-            track=own_track(arguments),
-            announce=tell,
-        )
+        path = submit_language_model(Path(arguments.run), result, place, name=arguments.name, replace=arguments.replace)
+        print_line(f"{path}; next: regbench leaderboard{options}", console)
+        return 0
+    made = submit(
+        Path(arguments.run),
+        place,
+        name=arguments.name,
+        by=arguments.by,
+        publish_predictions=arguments.publish_predictions,
+        replace=arguments.replace,
+        source=Path(arguments.source) if arguments.source else None,
+        track=own_track(arguments),
+        announce=tell,
+    )
     print_findings(made.findings, console)
     if made.path is None:
         count = len(made.findings.faults)

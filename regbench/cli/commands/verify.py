@@ -25,21 +25,23 @@ examples:
   regbench verify leaderboard/entries/pfa-small-v1/gla-....json   one entry
   regbench verify FILE --run runs/gla --checkpoint                against the run it was made from, and its weights
   regbench verify runs/gla                                        whether `regbench submit` would take this run
+  regbench verify leaderboard --contribution origin/main          what this branch adds, which is no evidence
 """
 
 
 def configure(verify: argparse.ArgumentParser) -> None:
     """Declares the arguments."""
     verify.add_argument("what", metavar="FILE|DIR", help="an entry, a folder of entries, or a run folder")
-    where = verify.add_mutually_exclusive_group()
-    where.add_argument(
-        "--run", metavar="DIR", help="the run an entry was made from: scores are computed again, logs compared"
-    )
-    where.add_argument(
-        "--predictions", metavar="DIR", help="a folder with seed-N/predictions.npz (default: those beside the entry)"
+    verify.add_argument(
+        "--run",
+        metavar="DIR",
+        help="the run an entry was made from: its scores are computed again (default: from predictions beside it)",
     )
     verify.add_argument(
         "--checkpoint", action="store_true", help="also predict again with the run's weights (built-in architectures)"
+    )
+    verify.add_argument(
+        "--contribution", metavar="BASE", help="of a folder: only entries that have changed since BASE, and no evidence"
     )
     verify.add_argument("--source", metavar="FILE", help="of a run: the file of an architecture of your own")
     add_own_track(verify)
@@ -48,32 +50,30 @@ def configure(verify: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Prints a line for each fault."""
     from regbench.leaderboard.against_run import repredict
-    from regbench.leaderboard.run_folder import RunFolder
-    from regbench.leaderboard.submit import read_source
-    from regbench.leaderboard.verify import verify_entry, verify_run
+    from regbench.leaderboard.claim import RunFolder
+    from regbench.leaderboard.verify import contributed, read_source, verify_entry, verify_run
     from regbench.results import require_finished
 
-    path, announce = Path(arguments.what), tell
+    path, announce, brought = Path(arguments.what), tell, list[str]()
     track = own_track(arguments)
     run = Path(arguments.run) if arguments.run else None
     if path.is_dir() and any((path / name).exists() for name in ("result.json", "config.yaml")):
-        refuse_unused(arguments, ("run", "predictions"), f"goes with an entry, and {path} is a run")
+        refuse_unused(arguments, ("run", "contribution"), f"goes with entries, and {path} is a run")
         require_finished(path)
         run = path
         source = read_source(RunFolder(path), Path(arguments.source)) if arguments.source else None
         found = {path: verify_run(path, track, source, announce)[1]}
     else:
         entries = _entries(arguments)
+        if arguments.contribution:
+            changed, brought = contributed(path, arguments.contribution)
+            entries = [stored for stored in entries if {*stored.files} & {*changed}]
+            for line in brought:
+                print_line(f"REFUSED: {line}", console)
         refuse_unused(arguments, ("source",), f"goes with a run, and {path} is none: an entry's source lies beside it")
-        predictions = Path(arguments.predictions) if arguments.predictions else None
         if run is not None:
             require_finished(run)
-        if predictions is not None and not predictions.is_dir():
-            raise UserError(f"no such folder: {predictions}")
-        found = {
-            stored.path: verify_entry(stored, track=track, run=run, predictions=predictions, announce=announce)
-            for stored in entries
-        }
+        found = {stored.path: verify_entry(stored, track=track, run=run, announce=announce) for stored in entries}
     for file, findings in found.items():
         if arguments.checkpoint and not findings.faults:
             if run is None:
@@ -81,7 +81,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             repredict(run, findings, track)
         print_line(f"{file}: {'REFUSED' if findings.faults else 'ok'}", console)
         print_findings(findings, console, "  ")
-    return 1 if any(findings.faults for findings in found.values()) else 0
+    return 1 if brought or any(findings.faults for findings in found.values()) else 0
 
 
 def _entries(arguments: argparse.Namespace) -> list[Stored]:
@@ -91,12 +91,13 @@ def _entries(arguments: argparse.Namespace) -> list[Stored]:
 
     path = Path(arguments.what)
     if not path.is_dir():
+        refuse_unused(arguments, ("contribution",), f"goes with a folder, and {path} is none")
         return [find_entry(arguments.what)]
     inside = runs_in(path)
     some = path.name == "entries" or (path / "entries").is_dir() or any(path.glob("*.json"))
     entries = stored_in(path) if some and not inside else []
     if not entries:
         raise UserError(f"{path} holds neither a run nor entries{inside}")
-    if arguments.run or arguments.predictions or arguments.checkpoint:
-        raise UserError("--run, --predictions and --checkpoint go with one entry")
+    if arguments.run or arguments.checkpoint:
+        raise UserError("--run and --checkpoint go with one entry")
     return entries

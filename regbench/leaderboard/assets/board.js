@@ -151,23 +151,6 @@ function curveCharts(section, board) {
   legend(part.querySelector(".legend"), series, redraw);
 }
 
-function sizeCharts(section, board) {
-  section.querySelectorAll(".size").forEach((part, i) => {
-    const { axis, series } = board.sizes[i];
-    let metric = board.metrics[0];
-    const redraw = lineChart(part.querySelector(".chart"), () => ({
-      title: `${metric.label} by ${axis}`,
-      x: { label: axis, format: short, exact: (v) => v.toLocaleString("en"), log: true },
-      y: yAxisOf(metric),
-      series: series.map((s) => ({ ...styleOf(s), name: s.name, lines: [s.points.map((p) => [p.x, p.scores[metric.key]])] })),
-    }));
-    metricChoice(part.querySelector(".controls"), board, `size-${i}`, (chosen) => {
-      metric = chosen;
-      redraw();
-    });
-  });
-}
-
 /* ---------- the page ---------- */
 
 function trackChoice() {
@@ -207,7 +190,6 @@ for (const board of data.boards) {
   makeFilterable(section);
   scatterCharts(section, board);
   curveCharts(section, board);
-  sizeCharts(section, board);
 }
 addEventListener("hashchange", openTarget);
 openTarget();

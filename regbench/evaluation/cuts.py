@@ -1,0 +1,95 @@
+"""Cut prompts: instances that end where their next token is asked for. Nothing that follows a cut is handed over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regbench.data.instances import Instances
+from regbench.evaluation.predictions import scored_at_once
+from regbench.metrics.scores import by_problem, counted_positions, position_scores
+from regbench.tasks.base import Task
+from regbench.utils.arrays import FloatArray, IntArray
+
+
+def prompts(
+    instances: Instances, which: IntArray, places: IntArray, separator: float, length: int | None = None
+) -> Instances:
+    """K prompts: the tokens before a place, and a separator where the next token would stand.
+
+    Args:
+        instances: What is cut.
+        which: (K,), the instance of each prompt.
+        places: (K,), the place of the token that is asked for.
+        separator: Stands in its place and pads, so that a prompt has one token more than are shown.
+        length: That to which prompts are padded; by default that of the longest.
+    """
+    length = length or int(places.max()) + 1
+    shown = np.arange(length) < places[:, None]
+    tokens = np.full((*shown.shape, *instances.tokens.shape[2:]), separator, instances.tokens.dtype)
+    tokens[shown] = instances.tokens[which, :length][shown[:, : instances.tokens.shape[1]]]
+    return Instances(tokens, (places + 1).astype(np.int32), np.zeros_like(shown), instances.generator)
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Where each of N instances is cut, once.
+
+    A score over a group of positions would meet few of them by chance. So each instance is cut for one set of positions: all
+    that are scored, or a group that a score is over. What it then counts for makes up for how often that happens, so that the
+    mean over cuts is expected to be the mean over positions.
+    """
+
+    places: IntArray
+    """(N,), the place of the token that is asked for."""
+    counts: Mapping[str, NDArray[np.int64]]
+    """By score (N,), for how many positions the cut stands. 0 where it is cut for another set."""
+
+    @classmethod
+    def draw(cls, task: Task, instances: Instances, seed: int) -> Cuts:
+        """Draws a set that an instance has positions of, and one of these positions."""
+        rng, masks = np.random.default_rng(seed), counted_positions(task, instances)
+        group_of = {name: task.metric_and_group(name)[1] for name in task.scores}
+        sets = {group_of[name]: mask for name, mask in masks.items()}
+        sizes = np.stack([mask.sum(1) for mask in sets.values()])
+        chosen = np.where(sizes > 0, rng.random(sizes.shape), -1.0).argmax(0)
+        keys, places = rng.random(instances.scored.shape), np.zeros(len(instances), np.int64)
+        for i, mask in enumerate(sets.values()):
+            places = np.where(chosen == i, np.where(mask, keys, -1.0).argmax(1), places)
+        stands = np.where(chosen == np.arange(len(sets))[:, None], sizes * (sizes > 0).sum(0), 0)
+        of_set = dict(zip(sets, stands, strict=True))
+        return cls(places, {name: of_set[group_of[name]] for name in task.scores})
+
+    def sums(self, task: Task, instances: Instances, predictions: Iterable[FloatArray]) -> dict[str, FloatArray]:
+        """By score what the cuts stand for together, of each instance or of each problem.
+
+        Args:
+            task: The task.
+            instances: What was cut.
+            predictions: Consecutive batches (B, L, V), of which the rows at the cuts count.
+        """
+        found = {name: np.zeros(len(instances)) for name in task.scores}
+        start = 0
+        for batch in predictions:
+            rows = slice(start, start + len(batch))
+            part, at = instances[rows], (np.arange(len(batch)), self.places[rows])
+            values = position_scores(task, part, batch[:, : part.scored.shape[1]])
+            for name in task.scores:
+                found[name][rows] = self.counts[name][rows] * values[task.metric_and_group(name)[0]][at]
+            start += len(batch)
+        return {name: by_problem(values, instances.problem) for name, values in found.items()}
+
+    def batches(self, rows: NDArray[np.floating], instances: Instances) -> Iterator[FloatArray]:
+        """Batches (B, L, V) for `sums` from the rows (N, V) of the cuts alone. All else is uniform."""
+        width = rows.shape[1]
+        at_once = scored_at_once(instances.scored.shape[1], width)
+        for start in range(0, len(rows), at_once):
+            some = rows[start : start + at_once].astype(np.float64)
+            if rows.dtype == np.float16:  # as stored distributions are unpacked
+                some /= some.sum(-1, keepdims=True)
+            batch = np.full((len(some), int(instances.lengths[start : start + at_once].max()), width), 1.0 / width)
+            batch[np.arange(len(some)), self.places[start : start + at_once]] = some
+            yield batch
