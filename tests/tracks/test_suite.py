@@ -13,7 +13,7 @@ from regbench.utils.errors import UserError
 
 
 def test_the_built_in_suites_load_and_say_what_they_are() -> None:
-    assert set(suite_names()) == {"quick", "small", "paper", "mad"}
+    assert set(suite_names()) == {"quick", "small", "paper", "mad", "reach"}
     for name, summary in suite_names().items():
         suite = load_suite(name)
         assert suite.name == name
