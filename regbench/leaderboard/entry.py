@@ -36,7 +36,7 @@ LONGEST_NAME = 80
 _JSON = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 _Count = Annotated[int, pydantic.Field(ge=0)]
-_Sums = list[Annotated[float, pydantic.Field(ge=0)]]
+_Sums = list[pydantic.FiniteFloat]
 
 
 class InstanceScores(Strict):

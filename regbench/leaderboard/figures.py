@@ -19,6 +19,7 @@ from regbench.evaluation.baselines import CHANCE
 from regbench.leaderboard.claim import Case, Check, Note
 from regbench.leaderboard.entry import DIGITS, Entry, InstanceScores, canonical, rounded
 from regbench.metrics.metric import NLL_FLOOR, Metric
+from regbench.metrics.reach import reach_of, tokens_to_learn
 from regbench.metrics.scores import by_problem, normalized_scores
 from regbench.results import BaselineRecord, Curve, ScoreRecord, SeedRecord
 from regbench.training.options import TrainingOptions, evaluation_steps
@@ -149,6 +150,10 @@ def scores(case: Case) -> Iterator[str]:
             abs(given[m] - wanted[m]) > _EXACT * (1 + abs(wanted[m])) for m in given
         ):
             yield f"seed {seed.seed}: share_of_the_way is not what the scores and the baselines give"
+        task = case.reference.track.task
+        learned = tokens_to_learn(seed.training_curve) if task.sizes and seed.training_curve else None
+        if (seed.reach, seed.tokens_to_learn) != (reach_of(task, seed.curves), learned):
+            yield f"seed {seed.seed}: reach or tokens_to_learn is not what its curves give"
         for metric, record in seed.scores.items():
             if instances is None:
                 break
@@ -166,9 +171,9 @@ def _sums_fault(metric: Metric, sums: NDArray[np.float64], counts: NDArray[np.in
     """What is impossible about the (N,) sums of instances, if anything."""
     if not np.abs(sums).max(initial=0.0) < 1e100:
         return "an instance's sum is beyond all measure"
-    most = np.where(counts > 0, metric.limits[1], 0.0) * np.maximum(counts, 1)
-    if not (sums <= most * (1 + 2 * _HALF_DIGIT)).all():
-        return "an instance's sum is more than its positions can give"
+    least, most = (np.where(counts > 0, limit, 0.0) * np.maximum(counts, 1) for limit in metric.limits)
+    if not ((least <= sums) & (sums <= most * (1 + 2 * _HALF_DIGIT))).all():
+        return "an instance's sum is not what its positions can give"
     if metric.over.endswith("accuracy") and (sums != np.floor(sums)).any():
         return "an instance has a fraction of a right answer"
     if any(rounded(value) != value for value in sums.tolist()):
@@ -179,7 +184,7 @@ def _sums_fault(metric: Metric, sums: NDArray[np.float64], counts: NDArray[np.in
 def _mean_fault(record: ScoreRecord, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> str | None:
     """Whether score and standard error can come from sums that were rounded to these. The bounds are exact."""
     own, n = ScoreRecord.of(sums, counts), len(counts)
-    off = _HALF_DIGIT * sums * (1 + 1e-6)
+    off = _HALF_DIGIT * np.abs(sums) * (1 + 1e-6)
     value_off = off.sum() / counts.sum() + 1e-12
     if not abs(own.value - record.value) <= value_off:
         return f"{record.value:.7g}, and the instances give {own.value:.7g}"

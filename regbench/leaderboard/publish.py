@@ -25,8 +25,9 @@ from regbench.leaderboard.spread import kept_spread
 from regbench.leaderboard.store import stored_in
 from regbench.leaderboard.tiers import Evidence, read_evidence
 from regbench.leaderboard.verify import verify_entry
+from regbench.metrics.reach import reach_words
 from regbench.report.content import human_state, in_hundredths, label
-from regbench.results import BaselineRecord
+from regbench.results import BaselineRecord, Result
 from regbench.tracks import Track, load_track, track_names
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, explain_full_disk
@@ -324,6 +325,8 @@ def _cells(board: Board, row: Row) -> dict[str, str]:
     cells |= {board.known[m].heading: str(row.scores[m]) for m in board.metrics}
     cells["normalized score"] = in_hundredths(row.normalized)
     result = row.entry.result if row.entry is not None else None
+    if board.known[board.main_score].over == "area":
+        cells["reach"] = reach_words(result) if result else ""
     cells["parameters"] = f"{result.architecture.parameters:,}" if result else ""
     cells["state"] = human_state(result.architecture) if result else ""
     cells["short conv"] = str(result.architecture.conv_width or "") if result else ""
@@ -355,6 +358,7 @@ def _record(board: Board, row: Row) -> dict[str, object]:
             "state_bytes": result.architecture.state_bytes,
             "short_conv": result.architecture.conv_width,
             "train_tokens": result.tokens,
+            **({"reach": reach_words(result), "tokens_to_learn": learned} if (learned := _learned(result)) else {}),
             "tokens_per_second": round(result.tokens_per_second, 1),
             "backend": _backend(row),
             "device": result.environment.device,
@@ -368,6 +372,11 @@ def _record(board: Board, row: Row) -> dict[str, object]:
             "command": row.entry.command,
         }
     return record
+
+
+def _learned(result: Result) -> int | None:
+    """The tokens after which the slowest seed had learned, on a track with an axis of sizes."""
+    return max((seed.tokens_to_learn for seed in result.seeds if seed.tokens_to_learn is not None), default=None)
 
 
 def _backend(row: Row) -> str:
