@@ -32,13 +32,17 @@ MORE: dict[str, dict[str, Any]] = {
     **{
         name: {"n_heads": 4}
         for name in (
+            "based",
+            "gated_deltanet2",
             "gated_deltaproduct",
             "gla",
+            "hgrn2",
             "kimi_delta_attention",
             "mamba2",
             "mamba3",
             "mesanet",
             "retnet",
+            "rwkv6",
             "rwkv7",
         )
     },
