@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import safetensors
 import safetensors.torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -213,11 +214,16 @@ def _distance(again: Predictions, stored: Predictions) -> tuple[float, float]:
 
 
 def _tensors(run: RunFolder, seed: int) -> dict[str, Tensor]:
-    return safetensors.torch.load(checkpoint_of(run, seed))
+    try:
+        return safetensors.torch.load(checkpoint_of(run, seed))
+    except safetensors.SafetensorError as error:
+        raise Refused(f"seed-{seed}/checkpoint.safetensors: {str(error)[:200]!a}") from None
 
 
 def _norm_of(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """How far weights are from others, by all tensors of numbers with a fraction."""
+    """How far weights are from others, by all tensors of numbers with a fraction. Other tensors raise `Refused`."""
+    if {name: each.shape for name, each in one.items()} != {name: each.shape for name, each in other.items()}:
+        raise Refused("the checkpoints of two seeds hold other tensors")
     parts = [one[name] - other[name] for name in one if one[name].is_floating_point() or one[name].is_complex()]
     return math.sqrt(sum(float(part.abs().double().square().sum()) for part in parts))
 
