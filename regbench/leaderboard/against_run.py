@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import safetensors
 import safetensors.torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -134,12 +135,8 @@ def repredict(
 ) -> None:
     """Predicts again with a run's weights, compares with the stored predictions, and adds what is found.
 
-    Args:
-        run: The run folder.
-        findings: What `verify` found before. It must hold no fault: the size of what is built here is bounded by its checks.
-        track: A track of your own, if the run is of that.
-        source: The file of an architecture that is not built in. Without it nothing is run.
-        announce: Called with a line before something that takes long.
+    `findings` must hold no fault yet: the checks before bound the size of what is built here. `source` is the file of an
+    architecture that is not built in: without it nothing is run.
     """
     folder = RunFolder(run)
     if source is None and not is_built_in(folder.result.architecture):
@@ -163,9 +160,7 @@ def predict_again(
 ) -> Iterator[Answer]:
     """What the weights of each seed of a run predict; `source`: the file of an architecture that is not built in.
 
-    Raises:
-        Refused: A checkpoint is not of this model, or a stranger's code fails.
-        UserError: There is no bubblewrap here.
+    A checkpoint that is not of this model, and a stranger's code that fails, raise `Refused`.
     """
     record, task = run.result.architecture, reference.track.task
     seeds = [seed.seed for seed in run.result.seeds]
@@ -182,13 +177,9 @@ def predict_again(
 
 
 def weight_faults(run: RunFolder, seed: SeedRecord, answer: Answer, reference: Reference) -> Iterator[str]:
-    """Where what the weights of a seed predict for the test split is not what was stored, or they are those of another seed.
+    """Where what the weights of a seed predict for the test split, which was asked first, is not what was stored.
 
-    Args:
-        run: The run folder.
-        seed: The seed.
-        answer: Its weights' answer, first about the test split.
-        reference: The track.
+    Also where they are those of another seed: they are too near to them.
     """
     again = Predictions(answer.rows[0], reference.test.lengths)
     mean, largest = _distance(again, run.predictions(seed.seed, reference))
@@ -223,11 +214,16 @@ def _distance(again: Predictions, stored: Predictions) -> tuple[float, float]:
 
 
 def _tensors(run: RunFolder, seed: int) -> dict[str, Tensor]:
-    return safetensors.torch.load(checkpoint_of(run, seed))
+    try:
+        return safetensors.torch.load(checkpoint_of(run, seed))
+    except safetensors.SafetensorError as error:
+        raise Refused(f"seed-{seed}/checkpoint.safetensors: {str(error)[:200]!a}") from None
 
 
 def _norm_of(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """How far weights are from others, by all tensors of numbers with a fraction."""
+    """How far weights are from others, by all tensors of numbers with a fraction. Other tensors raise `Refused`."""
+    if {name: each.shape for name, each in one.items()} != {name: each.shape for name, each in other.items()}:
+        raise Refused("the checkpoints of two seeds hold other tensors")
     parts = [one[name] - other[name] for name in one if one[name].is_floating_point() or one[name].is_complex()]
     return math.sqrt(sum(float(part.abs().double().square().sum()) for part in parts))
 
@@ -242,11 +238,7 @@ def _first_distances(cls: type[Any], options: Options, io: IO, seeds: Sequence[i
 
 
 def checkpoint_of(run: RunFolder, seed: int) -> bytes:
-    """A checkpoint that holds about as many numbers as the result claims parameters.
-
-    Raises:
-        Refused: It is no checkpoint, or holds far more.
-    """
+    """A checkpoint that holds about as many numbers as the result claims parameters. Far more raise `Refused`."""
     name, parameters = f"seed-{seed}/checkpoint.safetensors", run.result.architecture.parameters
     numbers = sum(run.weights(seed).values())
     if numbers > _MOST_NUMBERS + 8 * parameters:
@@ -269,8 +261,7 @@ def predict_isolated(run: RunFolder, source: bytes, reference: Reference, asked:
     """What a stranger's file predicts. It is given what `_job` reads, in a folder that it cannot write to.
 
     Raises:
-        Refused: The code fails, takes too long, or does not say what it predicts.
-        UserError: There is no bubblewrap here.
+        UserError: There is no bubblewrap here. Or, as `Refused`, the code fails, takes too long, or makes no predictions.
     """
     if not can_isolate():
         raise UserError("a stranger's code runs only under bubblewrap: install it (apt install bubblewrap), on Linux")
@@ -311,11 +302,7 @@ def predict_isolated(run: RunFolder, source: bytes, reference: Reference, asked:
 
 
 def _take(process: subprocess.Popen[bytes], like: NDArray[Any], log: BinaryIO) -> NDArray[Any]:
-    """The next array that a process says, of a known type and shape.
-
-    Raises:
-        Refused: It ends before.
-    """
+    """The next array that a process says, of a known type and shape. If it ends before, this raises `Refused`."""
     assert process.stdout is not None
     found = np.empty(like.shape, like.dtype)
     rest = memoryview(found.view(np.uint8).reshape(-1))  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ trained on the test split, predictions that were mixed with the truth, and code 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,11 +16,10 @@ import numpy as np
 
 from regbench.evaluation.cuts import Cuts, prompts
 from regbench.leaderboard.against_run import Asked, checkpoint_of, predict_again, weight_faults
-from regbench.leaderboard.claim import Findings, Note, Reference, RunFolder, find_reference
+from regbench.leaderboard.claim import Findings, Reference, RunFolder, find_reference
 from regbench.leaderboard.entry import Entry
-from regbench.leaderboard.figures import copies
 from regbench.leaderboard.origin import git, is_built_in
-from regbench.leaderboard.store import Stored, stored_in
+from regbench.leaderboard.store import Stored
 from regbench.leaderboard.tiers import (
     FEWEST,
     MOST,
@@ -84,15 +83,12 @@ def challenge(
         announce: Called with a line before something that takes long.
 
     Raises:
-        UserError: The entry is not committed, or `by` submitted it. Or its architecture is not built in, and is not to be run or
-            cannot be.
+        UserError: The entry cannot be challenged, or not by `by`, or its code not here.
     """
     check_by(by, stored)
     if not FEWEST <= cuts <= MOST:
         raise UserError(f"a challenge has {FEWEST} to {MOST:,} cuts, not {cuts}")
     findings = verify_entry(stored, track=track, run=run, costly=False)
-    if not findings.faults:
-        findings.take("copies", _copies(stored))
     if findings.faults:
         return Outcome(findings, 0)
     entry, folder = stored.entry, RunFolder(run)
@@ -167,16 +163,6 @@ def number_of(stored: Stored, run: RunFolder) -> int:
     for seed in stored.entry.result.seeds:
         digest.update(hashlib.sha256(checkpoint_of(run, seed.seed)).digest())
     return int.from_bytes(digest.digest()[:8], "big") >> 1
-
-
-def _copies(stored: Stored) -> Iterator[str]:
-    """Entries of the same track whose figures are those of this one."""
-    for other in stored_in(stored.path.parent):
-        if other.path.name != stored.path.name:
-            try:
-                yield from copies([stored.entry, other.entry])
-            except Refused as error:
-                yield Note(f"not compared with {other.path.name}: {error}")
 
 
 def _mean(of_seeds: Sequence[FloatArray]) -> FloatArray:

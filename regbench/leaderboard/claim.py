@@ -221,31 +221,18 @@ class RunFolder:
 
     def predictions(self, seed: int, reference: Reference) -> Predictions:
         """A seed's predictions for the test split."""
-        return _predictions(self.folder, f"seed-{seed}/predictions.npz", reference)
+        stored = read_stored(self.folder, f"seed-{seed}/predictions.npz", reference.track.task, reference.test)
+        assert isinstance(stored, Predictions)  # a board's task knows its truth
+        return stored
 
     def scored(self, seed: int, reference: Reference) -> Scored:
         """A seed's predictions, scored."""
-        return read_scored(self.folder, f"seed-{seed}/predictions.npz", reference)
-
-
-def read_scored(folder: Folder, name: str, reference: Reference) -> Scored:
-    """Stored predictions and their scores.
-
-    Raises:
-        Refused: The file does not hold predictions for the reference's test split.
-    """
-    predictions = _predictions(folder, name, reference)
-    try:
-        scores = score(reference.track.task, reference.test, predictions.batches(at=reference.test.scored))
-    except UserError as error:
-        raise Refused(f"{name}: {error}") from None
-    return Scored(predictions.digest, scores)
-
-
-def _predictions(folder: Folder, name: str, reference: Reference) -> Predictions:
-    stored = read_stored(folder, name, reference.track.task, reference.test)
-    assert isinstance(stored, Predictions)  # a board's task knows its truth
-    return stored
+        found = self.predictions(seed, reference)
+        try:
+            scores = score(reference.track.task, reference.test, found.batches(at=reference.test.scored))
+        except UserError as error:
+            raise Refused(f"seed-{seed}/predictions.npz: {error}") from None
+        return Scored(found.digest, scores)
 
 
 # --- The claim, and what is found. ---

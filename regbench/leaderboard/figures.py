@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from regbench.evaluation.baselines import CHANCE
 from regbench.leaderboard.claim import Case, Check, Note
-from regbench.leaderboard.entry import DIGITS, Entry, InstanceScores, canonical, rounded
+from regbench.leaderboard.entry import DIGITS, Entry, InstanceScores, canonical
 from regbench.metrics.metric import NLL_FLOOR, Metric
 from regbench.metrics.reach import reach_of, tokens_to_learn
 from regbench.metrics.scores import by_problem, normalized_scores
@@ -158,8 +158,7 @@ def scores(case: Case) -> Iterator[str]:
             if instances is None:
                 break
             sums, counts = np.array(instances.sums[i][metric], np.float64), frame.counts_of(metric)
-            fault = _sums_fault(case.reference.track.metrics[metric], sums, counts) or _mean_fault(record, sums, counts)
-            if fault:
+            if fault := _sums_fault(record, case.reference.track.metrics[metric], sums, counts):
                 yield f"seed {seed.seed}: {metric}: {fault}"
     if instances is not None:
         groups = {metric: counts.tolist() for metric, counts in frame.group_counts.items()}
@@ -167,29 +166,19 @@ def scores(case: Case) -> Iterator[str]:
             yield "instances: the counts are not how many positions the test split scores"
 
 
-def _sums_fault(metric: Metric, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> str | None:
-    """What is impossible about the (N,) sums of instances, if anything."""
-    if not np.abs(sums).max(initial=0.0) < 1e100:
-        return "an instance's sum is beyond all measure"
-    least, most = (np.where(counts > 0, limit, 0.0) * np.maximum(counts, 1) for limit in metric.limits)
-    if not ((least <= sums) & (sums <= most * (1 + 2 * _HALF_DIGIT))).all():
+def _sums_fault(
+    record: ScoreRecord, metric: Metric, sums: NDArray[np.float64], counts: NDArray[np.int64]
+) -> str | None:
+    """What is wrong with the (N,) sums of instances that should give a score, or with the score."""
+    least, most = (min(limit, 1e100) * counts for limit in metric.limits)
+    if not ((least - 1e-6 <= sums) & (sums <= most * (1 + _HALF_DIGIT))).all():
         return "an instance's sum is not what its positions can give"
-    if metric.over.endswith("accuracy") and (sums != np.floor(sums)).any():
-        return "an instance has a fraction of a right answer"
-    if any(rounded(value) != value for value in sums.tolist()):
-        return f"an instance's sum has more than {DIGITS} digits"
-    return None
-
-
-def _mean_fault(record: ScoreRecord, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> str | None:
-    """Whether score and standard error can come from sums that were rounded to these. The bounds are exact."""
-    own, n = ScoreRecord.of(sums, counts), len(counts)
-    off = _HALF_DIGIT * np.abs(sums) * (1 + 1e-6)
-    value_off = off.sum() / counts.sum() + 1e-12
-    if not abs(own.value - record.value) <= value_off:
+    own = ScoreRecord.of(sums, counts)
+    off = 2 * _HALF_DIGIT  # a mean of rounded sums is off by at most as much as they are
+    size = float(np.abs(sums).sum() / counts.sum())
+    if not abs(own.value - record.value) <= off * size + 1e-12:
         return f"{record.value:.7g}, and the instances give {own.value:.7g}"
-    error_off = np.linalg.norm(off + value_off * counts) / math.sqrt(n * max(1, n - 1)) / counts.mean() + 1e-12
-    if not abs(own.stderr - record.stderr) <= error_off:
+    if not abs(own.stderr - record.stderr) <= off * (own.stderr + size) + 1e-12:
         return f"standard error {record.stderr:.7g}, and the instances give {own.stderr:.7g}"
     return None
 

@@ -88,8 +88,7 @@ def reproduce(
         announce: Called with a line when an unfinished run goes on.
 
     Raises:
-        UserError: The entry has faults, or it has no such seed. Its architecture is not built in, and no `run` is given. Or `run`
-            is another run.
+        UserError: The entry has faults or cannot be trained here, or the run is another.
     """
     own = load_track(track) if track is not None else None
     findings = verify_entry(stored, track=own, costly=False)
@@ -153,18 +152,11 @@ def keep_reproduction(
 ) -> None:
     """Writes into the evidence beside an entry that all its seeds were trained again, by whom and where.
 
-    The run is checked like one that is to become an entry, and its weights must predict what was scored.
-
-    Args:
-        made: What came of `reproduce`.
-        by: Who trained again.
-        track: A track of your own, if the entry is of that.
-        run_their_code: Whether the weights of an architecture that is not built in predict, under bubblewrap.
-        announce: Called with a line before that.
+    The run is checked like one that is to become an entry, and its weights must predict what was scored. With `run_their_code`
+    those of an architecture that is not built in do so under bubblewrap.
 
     Raises:
-        UserError: Not all seeds were trained again, a score differs, or the run is the entry's own or has a fault. Or as
-            `check_reproducer`.
+        UserError: The run does not make the entry reproduced, or not `by` this name.
     """
     check_reproducer(made.stored, by, run_their_code=run_their_code)
     result = made.result
@@ -193,12 +185,7 @@ def keep_reproduction(
 
 
 def check_reproducer(stored: Stored, by: str, *, run_their_code: bool = False) -> None:
-    """Refuses what cannot make an entry reproduced, so that nobody trains for nothing.
-
-    Raises:
-        UserError: `by` is no name, or that of who submitted the entry. Or the architecture is not built in, and it is not to be
-            run or not yet verified.
-    """
+    """Refuses what cannot make an entry reproduced, so that nobody trains for nothing."""
     check_by(by, stored)
     if not is_built_in(stored.entry.result.architecture):
         if read_evidence(stored).challenge is None:

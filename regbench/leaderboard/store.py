@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Stored:
-    """An entry's file and the files kept beside it: the source of an architecture that is not built in, evidence, predictions.
+    """An entry's file and the files kept beside it: the source of an architecture that is not built in, and evidence.
 
     The entry is read once, the other files when they are asked for. What cannot be read raises `Refused`.
     """
@@ -46,10 +46,6 @@ class Stored:
         """The name of the file that says what stands behind the entry."""
         return f"{self.path.stem}{EVIDENCE}"
 
-    def predictions_name(self, seed: int) -> str:
-        """The name of the file with a seed's predictions."""
-        return f"{self.path.stem}.seed-{seed}.npz"
-
     @property
     def source(self) -> bytes | None:
         """The source kept beside the entry, or None."""
@@ -58,10 +54,8 @@ class Stored:
     @property
     def files(self) -> list[Path]:
         """All files of the entry that are there."""
-        own = (self.path.name, self.source_name, self.evidence_name)
-        there = self.path.parent.iterdir() if self.path.parent.is_dir() else ()
-        start = f"{self.path.stem}.seed-"
-        return sorted(p for p in there if p.name in own or (p.name.startswith(start) and p.suffix == ".npz"))
+        own = (self.path, *(self.path.with_name(name) for name in (self.source_name, self.evidence_name)))
+        return sorted(path for path in own if path.exists())
 
     @property
     def entry(self) -> Entry:

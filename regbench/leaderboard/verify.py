@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from regbench.leaderboard import against_run, figures, origin
-from regbench.leaderboard.claim import Case, Check, Findings, Reference, RunFolder, Scored, find_reference, read_scored
+from regbench.leaderboard.claim import Case, Check, Findings, RunFolder, Scored, find_reference
 from regbench.leaderboard.entry import Entry, InstanceScores, canonical, check_name
 from regbench.leaderboard.origin import default_name, git, is_built_in, name_faults, same_configuration
 from regbench.leaderboard.store import ENTRY_BYTES, EVIDENCE, SOURCE_BYTES, Stored, stored_in
@@ -58,7 +58,7 @@ def verify_entry(
     Args:
         stored: The entry and its files.
         track: A track of your own, if the entry may be of that.
-        run: The folder of the run that the entry was made from, to compare with; by default predictions kept beside the entry.
+        run: The folder of the run that the entry was made from, to compare with.
         costly: Whether the baselines are compared, if nothing else is wrong.
         baselines: The track's baselines; by default they are computed.
         announce: Called with a line before something that takes long.
@@ -80,7 +80,8 @@ def verify_entry(
         folder = RunFolder(run) if run is not None else None
         if folder is not None and _text(folder.result) != _text(entry.result):
             findings.take(step, ["result.json is not the entry's result"])
-        scored = _scored(stored, reference, folder)
+        seeds = [seed.seed for seed in entry.result.seeds]
+        scored = [folder.scored(seed, reference) for seed in seeds] if folder is not None else None
         case = Case(
             entry.result, entry.configuration, reference, entry.instances, source, folder, scored, announce, baselines
         )
@@ -134,17 +135,6 @@ def _examine(case: Case, findings: Findings, *, costly: bool) -> None:
         findings.run(figures.COSTLY, case)
 
 
-def _scored(stored: Stored, reference: Reference, folder: RunFolder | None) -> list[Scored] | None:
-    """The predictions of a run, or those beside the entry. None if there are none beside it."""
-    seeds = [seed.seed for seed in stored.entry.result.seeds]
-    if folder is not None:
-        return [folder.scored(seed, reference) for seed in seeds]
-    names = [stored.predictions_name(seed) for seed in seeds]
-    if not any(stored.folder.has(name) for name in names):
-        return None
-    return [read_scored(stored.folder, name, reference) for name in names]
-
-
 def _text(result: Result) -> str:
     return canonical(result.model_dump(mode="json"))
 
@@ -171,28 +161,25 @@ def submit(
     *,
     name: str | None = None,
     by: str | None = None,
-    publish_predictions: bool = False,
     replace: bool = False,
     source: Path | None = None,
     track: Track | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Submission:
-    """Checks a run folder and writes its entry.
+    """Checks a run folder and writes its entry into the folder of a board.
 
     Args:
         run: The run folder.
         board: The leaderboard's folder.
         name: The entry's name; by default the architecture's name and the settings that are not its defaults.
         by: Who submits, for the evidence beside the entry. Somebody else can then challenge and reproduce it.
-        publish_predictions: Whether to copy the predictions beside the entry, so that anyone can compute the scores again.
         replace: Whether it takes the place of an entry of the same configuration.
         source: The file of an architecture that is not built in; by default where the run found it.
         track: A track of your own, if the run is of that.
         announce: Called with a line before something that takes long.
 
     Raises:
-        UserError: There is no finished run, the name is not allowed or another entry's, or the source is not found. Or an entry
-            of the same configuration is there, and is not to be replaced or has a higher tier.
+        UserError: There is no finished run, its source is not found, or another entry stands in the way.
     """
     if name is not None:
         check_name(name)
@@ -220,7 +207,7 @@ def submit(
             if (tier := read_evidence(other).tier) != "claimed":
                 raise UserError(f"{other.path} is {tier}, and this run is only claimed: it cannot replace it")
         before = sorted({path for other in (stored, *earlier) for path in other.files})
-        written = _write(stored, entry, case, publish_predictions, by)
+        written = _write(stored, entry, case.source, by)
         gone = [old for old in before if old not in written]
         for old in gone:
             old.unlink(missing_ok=True)
@@ -269,22 +256,18 @@ def _replaced(board: Path, entry: Entry) -> list[Stored]:
     return found
 
 
-def _write(stored: Stored, entry: Entry, case: Case, publish_predictions: bool, by: str | None) -> list[Path]:
+def _write(stored: Stored, entry: Entry, source: bytes | None, by: str | None) -> list[Path]:
     """Writes what belongs to the entry, and the entry last. Returns the paths of all files."""
-    folder, written = stored.path.parent, [stored.path]
-    if case.source is not None:
-        written.append(folder / stored.source_name)
+    written = [stored.path]
+    if source is not None:
+        written.append(stored.path.with_name(stored.source_name))
         with atomic_write(written[-1], "wb") as file:
-            file.write(case.source)
-    for seed in case.result.seeds if publish_predictions else ():
-        assert case.run is not None
-        written.append(folder / stored.predictions_name(seed.seed))
-        case.run.predictions(seed.seed, case.reference).save(written[-1])
+            file.write(source)
     if by is not None:
-        written.append(folder / stored.evidence_name)
+        written.append(stored.path.with_name(stored.evidence_name))
         write_evidence(stored, Evidence(entry=entry.digest, submitted=Submitted(date=today(), by=by)))
-    with atomic_write(stored.path) as file:
-        file.write(canonical(entry.content()))
+    with atomic_write(stored.path) as text:
+        text.write(canonical(entry.content()))
     return written
 
 

@@ -103,7 +103,7 @@ def stranger(committed: None, tiny_file: Path, tiny: Track, tmp_path_factory: py
     source.write_text(MIXER)
     regbench.run(str(tiny_file), str(source), (0, 1, 2), settings=SETTINGS, out=folder / "run")
     (folder / "board").mkdir()
-    made = submit(folder / "run", folder / "board", track=tiny, publish_predictions=True)
+    made = submit(folder / "run", folder / "board", track=tiny)
     assert made.findings.faults == []
     assert made.path is not None
     return Made(folder / "run", folder / "board", made.path, tiny, source)

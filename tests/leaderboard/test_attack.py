@@ -1,6 +1,6 @@
 """Forged entries and runs: none that says something else than the honest one is accepted, and none makes anything crash.
 
-The default suite forges a leaf of every kind; with `-m slow` it is every leaf, several times, and thousands of damaged files.
+The default suite forges a leaf of every kind; with `-m slow` it is every leaf, several times.
 """
 
 from __future__ import annotations
@@ -10,18 +10,13 @@ import itertools
 import json
 import random
 import shutil
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from regbench.leaderboard.claim import Findings
-from regbench.leaderboard.entry import canonical
 from regbench.leaderboard.origin import digest_at
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.verify import verify_entry, verify_run
@@ -75,28 +70,7 @@ UNSEEN_OF_STRANGERS = [
 """What more can be forged where the architecture is a stranger's file, which is never imported."""
 
 
-class Tally:
-    """Counts attacks by kind, and keeps the longest processor time that one took."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.longest = 0.0
-
-    def __call__(self, kind: str, attack: Callable[[], Findings]) -> Findings:
-        started = time.process_time()
-        findings = attack()
-        self.longest = max(self.longest, time.process_time() - started)
-        self.counts[kind] += 1
-        return findings
-
-    def report(self) -> str:
-        parts = ", ".join(f"{kind} {count:,}" for kind, count in self.counts.items())
-        return f"{self.counts.total():,} attacks ({parts}); longest {self.longest:.2f} s of processor time"
-
-
-def forge_leaves(
-    made: Made, folder: Path, places: list[Any], values: Callable[[Any], list[Any]], tally: Tally
-) -> Counter[str]:
+def forge_leaves(made: Made, folder: Path, places: list[Any], values: Callable[[Any], list[Any]]) -> Counter[str]:
     """Verifies, for each place and value, the entry that says something else there; by kind of leaf, how many were accepted."""
     content = made.entry.content()
     accepted: Counter[str] = Counter()
@@ -106,7 +80,7 @@ def forge_leaves(
             path = store(forged if place == ("digest",) else seal(forged), folder)
             if made.source is not None:
                 shutil.copy(made.source, path.with_name(Stored(path).source_name))
-            findings = tally("leaf of an entry", lambda path=path: verify_entry(Stored(path), track=made.track))
+            findings = verify_entry(Stored(path), track=made.track)
             assert all("\n" not in str(fault) for fault in findings.faults)
             same_number = place[:2] == ("configuration", "settings") and value == str(at(content, place))
             if not findings.faults and not same_number:  # as in "1e-3", which YAML does not read as a number
@@ -134,7 +108,7 @@ def test_a_changed_leaf_is_found_even_if_the_digest_is_made_anew(lstm: Made, tmp
     places = one_of_each_kind(lstm.entry.content())
     assert len(places) > 80
     turns = itertools.count()
-    accepted = forge_leaves(lstm, tmp_path, places, lambda v: [(f := forgeries(v))[next(turns) % len(f)]], Tally())
+    accepted = forge_leaves(lstm, tmp_path, places, lambda v: [(f := forgeries(v))[next(turns) % len(f)]])
     patterns_of(accepted, UNSEEN_ALONE + without_git(lstm))
 
 
@@ -144,7 +118,7 @@ def test_what_cannot_be_found_is_no_longer_a_list_than_it_must_be(lstm: Made, tm
     places.append(
         ("result", "seeds", 0, "training_curve", 0, "validation_loss")
     )  # not that of the weights that were kept
-    accepted = forge_leaves(lstm, tmp_path, places, lambda v: forgeries(v)[:2], Tally())
+    accepted = forge_leaves(lstm, tmp_path, places, lambda v: forgeries(v)[:2])
     assert patterns_of(accepted, UNSEEN_ALONE) == set(UNSEEN_ALONE)
 
 
@@ -293,56 +267,29 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
     )
 
 
-def damage_entries(made: Made, folder: Path, times: int, tally: Tally) -> None:
-    content, rng = made.path.read_bytes(), random.Random(1)
-    path = folder / "tiny-v1" / made.path.name
-    path.parent.mkdir(exist_ok=True)
-    for _ in range(times):
+def test_damaged_entries(lstm: Made, tmp_path: Path) -> None:
+    content, rng = lstm.path.read_bytes(), random.Random(1)
+    path = tmp_path / "tiny-v1" / lstm.path.name
+    path.parent.mkdir()
+    for _ in range(80):
         other = damaged(content, rng)
         path.write_bytes(other)
-        findings = tally("damaged entry", lambda: verify_entry(Stored(path), track=made.track))
-        assert bool(findings.faults) is (other != content)
+        assert bool(verify_entry(Stored(path), track=lstm.track).faults) is (other != content)
 
 
-def test_damaged_entries(lstm: Made, tmp_path: Path) -> None:
-    damage_entries(lstm, tmp_path, 80, Tally())
-
-
-def outcome(made: Made, run: Path) -> tuple[Any, Findings]:
-    """What a run folder would become as an entry, and what was found; None where it is not even the folder of a run."""
-    findings = Findings()
-    try:
-        source = made.source.read_bytes() if made.source else None
-        case, findings = verify_run(run, made.track, source)
-    except UserError as error:
-        findings.take("run", [str(error)])
-        return None, findings
-    if case.instances is None:
-        return None, findings
-    content = {
-        "configuration": case.configuration.model_dump(mode="json"),
-        "result": case.result.model_dump(mode="json"),
-        "instances": case.instances.model_dump(),
-    }
-    return content, findings
-
-
-def forge_result(
-    made: Made, run: Path, places: list[Any], values: Callable[[Any], list[Any]], tally: Tally
-) -> Counter[str]:
-    """The same for `result.json` of a run folder, with the copies that `scores.json` has of it."""
+def forge_result(made: Made, run: Path, places: list[Any], values: Callable[[Any], list[Any]]) -> Counter[str]:
+    """The same for `result.json` of a run folder."""
     original = json.loads((made.run / "result.json").read_text())
     accepted: Counter[str] = Counter()
     for place in places:
         for value in values(at(original, place)):
-            forged = put(original, place, value)
-            (run / "result.json").write_text(json.dumps(forged))
-            if place[0] == "seeds":
-                (run / f"seed-{place[1]}" / "scores.json").write_text(json.dumps(forged["seeds"][place[1]]))
-            if not tally("leaf of a run", lambda: outcome(made, run)[1]).faults:
+            (run / "result.json").write_text(json.dumps(put(original, place, value)))
+            try:
+                refused = bool(verify_run(run, made.track)[1].faults)
+            except UserError:
+                refused = True
+            if not refused:
                 accepted[".".join(map(str, ("result", *place)))] += 1
-            if place[0] == "seeds":
-                shutil.copy(made.run / f"seed-{place[1]}" / "scores.json", run / f"seed-{place[1]}")
     return accepted
 
 
@@ -351,124 +298,23 @@ def test_a_changed_leaf_of_a_run_is_found(lstm: Made, tmp_path: Path) -> None:
     places = one_of_each_kind(json.loads((lstm.run / "result.json").read_text()))
     turns = itertools.count(1)
     run = lstm.copy(tmp_path / "run")
-    accepted = forge_result(lstm, run, places, lambda v: [(f := forgeries(v))[next(turns) % len(f)]], Tally())
+    accepted = forge_result(lstm, run, places, lambda v: [(f := forgeries(v))[next(turns) % len(f)]])
     patterns_of(accepted, [*UNSEEN_WITH_RUN, *LOSSES, *without_git(lstm)])
     unseen_places = [p for p in places if unseen(("result", *p), UNSEEN_WITH_RUN)]
-    accepted = forge_result(lstm, run, unseen_places, lambda v: forgeries(v)[:1], Tally())
+    accepted = forge_result(lstm, run, unseen_places, lambda v: forgeries(v)[:1])
     assert patterns_of(accepted, UNSEEN_WITH_RUN) == {one for one in UNSEEN_WITH_RUN if one.startswith("result.")}
 
 
-def damage_runs(made: Made, run: Path, times: int, tally: Tally) -> Counter[str]:
-    """Damages one file of a run at a time; what is accepted nevertheless must be the honest entry. How often, by file."""
-    honest, _ = outcome(made, made.run)
-    rng = random.Random(2)
-    files = [
-        p.relative_to(made.run)
-        for p in sorted(made.run.rglob("*"))
-        if p.suffix in (".json", ".jsonl", ".npz", ".yaml", ".safetensors")
-    ]
-    harmless: Counter[str] = Counter()
-    for i in range(times):
-        file = files[i % len(files)]
-        (run / file).write_bytes(damaged((made.run / file).read_bytes(), rng))
-        found: list[Any] = []
-
-        def attack(found: list[Any] = found) -> Findings:
-            content, findings = outcome(made, run)
-            found.append(content)
-            return findings
-
-        if not tally(f"damaged {file.name}", attack).faults:
-            if file.name == "result.json":
-                patterns_of(Counter(differences(honest, found[0])), [*UNSEEN_WITH_RUN, *LOSSES])
-            else:
-                assert found[0] == honest, file
-            harmless[file.name] += 1
-        shutil.copy(made.run / file, run / file)
-    return harmless
-
-
-def differences(a: Any, b: Any) -> Iterator[str]:
-    """The names of the leaves in which two contents differ. Scores of baselines differ where they are more than 1e-4 apart."""
-    left, right = ({p: at(c, p) for p in leaves(c)} for c in (a, b))
-    for place in {**left, **right}:
-        one, other = left.get(place, "missing"), right.get(place, "missing")
-        of_baseline = place[:2] == ("result", "baselines") and "scores" in place
-        near = of_baseline and isinstance(one, float) and isinstance(other, float) and abs(one - other) <= 1e-4
-        if one != other and not near:
-            yield ".".join(map(str, place))
-
-
-@pytest.mark.ci
-def test_damaged_runs(lstm: Made, tmp_path: Path) -> None:
-    damage_runs(lstm, lstm.copy(tmp_path / "run"), 40, Tally())
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
-    max_leaves=12,
-)
-
-
-def throw_values(made: Made, folder: Path, times: int, tally: Tally) -> None:
-    """Any JSON in the place of any part of an entry."""
-    content = made.entry.content()
-    parts = sorted({path[:i] for path in leaves(content) for i in range(1, len(path) + 1)}, key=str)
-
-    @settings(
-        max_examples=times, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
-    @given(st.sampled_from(parts), json_values)
-    def throw(place: Any, value: Any) -> None:
-        forged = put(content, place, value)
-        text = json.dumps(forged) if place == ("digest",) else _sealed(forged)
-        path = store(forged, folder, text=text)
-        findings = tally("any JSON", lambda: verify_entry(Stored(path), track=made.track))
-        path.unlink()
-        same = at(content, place) == value and type(at(content, place)) is type(value)
-        assert (
-            findings.faults or same or unseen(place, [*UNSEEN_ALONE, *without_git(made), "result.environment.packages"])
-        )
-
-    throw()
-
-
-def _sealed(content: Any) -> str:
-    try:
-        return canonical(seal(content))
-    except ValueError:
-        return json.dumps(content)
-
-
-@pytest.mark.ci
-def test_any_json_anywhere(lstm: Made, tmp_path: Path) -> None:
-    throw_values(lstm, tmp_path, 40, Tally())
-
-
 @pytest.mark.slow
-def test_ten_thousand_attacks(lstm: Made, stranger: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tally, content = Tally(), lstm.entry.content()
-    allowed = UNSEEN_ALONE + without_git(lstm)
+def test_every_leaf_several_times(lstm: Made, stranger: Made, tmp_path: Path) -> None:
     turns = itertools.count()
 
     def three(value: Any) -> list[Any]:
-        other = forgeries(value)
-        start = next(turns)
+        other, start = forgeries(value), next(turns)
         return [other[(start + 3 * i) % len(other)] for i in range(3)]
 
-    accepted = forge_leaves(lstm, tmp_path, list(leaves(content)), three, tally)
-    patterns_of(accepted, allowed)
-    places = one_of_each_kind(stranger.entry.content())
-    accepted = forge_leaves(stranger, tmp_path, places, forgeries, tally)
+    patterns_of(
+        forge_leaves(lstm, tmp_path, list(leaves(lstm.entry.content())), three), UNSEEN_ALONE + without_git(lstm)
+    )
+    accepted = forge_leaves(stranger, tmp_path, one_of_each_kind(stranger.entry.content()), forgeries)
     assert patterns_of(accepted, UNSEEN_ALONE + UNSEEN_OF_STRANGERS) >= set(UNSEEN_OF_STRANGERS)
-    run = lstm.copy(tmp_path / "run")
-    accepted = forge_result(lstm, run, list(leaves(json.loads((run / "result.json").read_text()))), three, tally)
-    patterns_of(accepted, [*UNSEEN_WITH_RUN, *LOSSES, *without_git(lstm)])
-    damage_entries(lstm, tmp_path, 1500, tally)
-    harmless = damage_runs(lstm, lstm.copy(tmp_path / "other"), 1500, tally)
-    throw_values(lstm, tmp_path, 1000, tally)
-    with capsys.disabled():
-        print(f"\n{tally.report()}; damaged runs that were the honest one all the same: {dict(harmless)}")
-    assert tally.counts.total() >= 10_000
-    assert tally.longest < 10.0

@@ -45,7 +45,7 @@ def test_from_a_run_to_a_table(task: str, committed: None, tmp_path: Path) -> No
     track = load_track(str(file))
     settings = {"d_model": 8, "n_layers": 1, "training.batch_size": 8, "training.evaluations": 2}
     regbench.run(str(file), "lstm", (0, 1, 2), settings=settings, out=tmp_path / "run")
-    made = submit(tmp_path / "run", tmp_path, track=track, publish_predictions=True)
+    made = submit(tmp_path / "run", tmp_path, track=track)
     assert made.findings.faults == []
     assert made.path is not None
     stored = Stored(made.path)

@@ -48,11 +48,7 @@ def test_a_strangers_source_is_kept_and_never_run(stranger: Made, tmp_path: Path
     kept = stranger.path.with_name(f"{stem}.py.txt")
     assert stranger.source is not None
     assert kept.read_bytes() == stranger.source.read_bytes()
-    assert {Path(n).name for n in names(stranger.board)} == {
-        f"{stem}.json",
-        f"{stem}.py.txt",
-        *(f"{stem}.seed-{seed}.npz" for seed in (0, 1, 2)),
-    }
+    assert {Path(n).name for n in names(stranger.board)} == {f"{stem}.json", f"{stem}.py.txt"}
     moved = tmp_path / "moved.py"
     moved.write_text(stranger.source.read_text() + "\nraise SystemExit('it was run')\n")
     made = submit(stranger.run, tmp_path, track=stranger.track, source=moved)
@@ -79,9 +75,7 @@ def test_the_same_again_replaces_and_never_doubles(stranger: Made, tmp_path: Pat
     shutil.copytree(stranger.board, board)
     made = submit(stranger.run, board, track=stranger.track, name="other_name", replace=True)
     stem = stranger.path.stem
-    assert [path.name for path in made.removed] == sorted(
-        [f"{stem}.json", f"{stem}.py.txt", *(f"{stem}.seed-{seed}.npz" for seed in (0, 1, 2))]
-    )
+    assert [path.name for path in made.removed] == [f"{stem}.json", f"{stem}.py.txt"]
     assert made.replaced == []
     assert made.path is not None
     assert names(board) == [f"entries/tiny-v1/{made.path.stem}.{kind}" for kind in ("json", "py.txt")]
@@ -220,27 +214,19 @@ def test_every_fault_has_its_line_and_nothing_is_written(
 
 def test_on_the_command_line(lstm: Made, tmp_path: Path, tiny_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = ["--board", str(tmp_path), "--track", str(tiny_file)]
-    assert cli.main(["submit", str(lstm.run), "--name", "lstm-small", "--publish-predictions", *common]) == 0
+    assert cli.main(["submit", str(lstm.run), "--name", "lstm-small", *common]) == 0
     assert "regbench leaderboard" in capsys.readouterr().out
     (stored,) = stored_in(tmp_path)
     assert stored.path.name == f"lstm-small-{lstm.entry.configuration_digest[:8]}.json"
-    assert (stored.path.parent / stored.predictions_name(2)).exists()
     assert cli.main(["submit", str(lstm.run), *common]) == 2
     assert "is the same configuration: --replace puts this run in its place" in capsys.readouterr().err
-    assert stored.path.exists()
     common.append("--replace")
     assert cli.main(["submit", str(lstm.run), *common]) == 0
-    said = capsys.readouterr().out
-    assert f"removed {stored.path}\n" in said
-    assert f"removed {stored.path.with_name(stored.predictions_name(2))}\n" in said
+    assert f"removed {stored.path}\n" in capsys.readouterr().out
     assert len(names(tmp_path)) == 1
-    assert cli.main(["submit", str(lstm.run), "--publish-predictions", *common]) == 0
-    capsys.readouterr()
     assert cli.main(["submit", str(lstm.run), *common]) == 0
     (stored,) = stored_in(tmp_path)
-    said = capsys.readouterr().out
-    assert f"overwrote {stored.path}\n" in said
-    assert f"removed {stored.path.with_name(stored.predictions_name(0))}\n" in said
+    assert f"overwrote {stored.path}\n" in capsys.readouterr().out
 
 
 def test_a_run_that_lost_a_file_is_named_with_its_folder(

@@ -30,22 +30,6 @@ def test_an_honest_entry_alone_with_predictions_and_with_its_run(lstm: Made, str
         assert verify_entry(made.stored, track=made.track, run=made.run).faults == []
 
 
-def test_predictions_beside_an_entry_are_compared(stranger: Made, tmp_path: Path) -> None:
-    folder = tmp_path / "tiny-v1"
-    shutil.copytree(stranger.path.parent, folder)
-    path, stem = folder / stranger.path.name, stranger.path.stem
-    assert verify_entry(Stored(path), track=stranger.track).faults == []
-    shutil.copy(folder / f"{stem}.seed-0.npz", folder / f"{stem}.seed-1.npz")
-    faults = verify_entry(Stored(path), track=stranger.track).faults
-    assert {fault.check for fault in faults} == {"predictions"}
-    assert "seed 1" in faults[0].text
-    (folder / f"{stem}.seed-1.npz").unlink()
-    assert "no such file" in verify_entry(Stored(path), track=stranger.track).faults[0].text
-    (folder / f"{stem}.py.txt").unlink()
-    faults = verify_entry(Stored(stranger.path.parent / path.name), track=stranger.track).faults
-    assert faults == []
-
-
 def test_another_runs_predictions_are_refused(lstm: Made, stranger: Made) -> None:
     faults = verify_entry(lstm.stored, track=lstm.track, run=stranger.run).faults
     assert any("the predictions are not those that were scored" in fault.text for fault in faults)

@@ -19,7 +19,7 @@ EXAMPLES = """\
 examples:
   regbench run --arch gla --seed 0 1 2 --out runs/gla
   regbench submit runs/gla
-  regbench submit runs/gla --name gla-default --publish-predictions
+  regbench submit runs/gla --name gla-default --by NAME
   regbench submit runs/gpt2                                          of `regbench evaluate hf:gpt2 --out runs/gpt2`
 """
 
@@ -33,7 +33,6 @@ def configure(submit: argparse.ArgumentParser) -> None:
     )
     submit.add_argument("--replace", action="store_true", help="take the place of the entry of the same configuration")
     submit.add_argument("--board", metavar="DIR", help="the leaderboard's folder (default: leaderboard/)")
-    submit.add_argument("--publish-predictions", action="store_true", help="keep the predictions beside the entry")
     submit.add_argument("--source", metavar="FILE", help="the file of an architecture of your own, if it was moved")
     add_own_track(submit)
 
@@ -51,7 +50,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     options = "".join(f" --{option} {shlex.quote(value)}" for option, value in given)
     result = language_model_result(Path(arguments.run))
     if result is not None:
-        refuse_unused(arguments, ("by", "publish_predictions", "source", "track"), "is not for a language model")
+        refuse_unused(arguments, ("by", "source", "track"), "is not for a language model")
         path = submit_language_model(Path(arguments.run), result, place, name=arguments.name, replace=arguments.replace)
         print_line(f"{path}; next: regbench leaderboard{options}", console)
         return 0
@@ -60,7 +59,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         place,
         name=arguments.name,
         by=arguments.by,
-        publish_predictions=arguments.publish_predictions,
         replace=arguments.replace,
         source=Path(arguments.source) if arguments.source else None,
         track=own_track(arguments),

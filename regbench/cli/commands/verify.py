@@ -35,7 +35,7 @@ def configure(verify: argparse.ArgumentParser) -> None:
     verify.add_argument(
         "--run",
         metavar="DIR",
-        help="the run an entry was made from: its scores are computed again (default: from predictions beside it)",
+        help="the run an entry was made from: its scores are computed again",
     )
     verify.add_argument(
         "--checkpoint", action="store_true", help="also predict again with the run's weights (built-in architectures)"
