@@ -195,7 +195,7 @@ def test_regbench_data_shows_it(file: Path, capsys: pytest.CaptureFixture[str]) 
     assert cli.main(["data", str(file)]) == 0
     printed = capsys.readouterr().out
     assert "mean square y" in printed
-    assert "W x" in printed
+    assert "  -> " in printed
 
 
 def test_predictions_of_vectors_must_have_the_shape_and_be_finite(track: Track) -> None:

@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 import torch
-from regbench.analysis.cost import state_at, stream_bytes
 
 import architectures.hybrid
 from architectures.gated_deltanet import GatedDeltaNet
 from architectures.hybrid import Hybrid
 from architectures.mamba2 import Mamba2
 from architectures.transformer import Transformer
+from papers.cost import stream_bytes
 from regbench.checks.architecture import CONTRACT
 from regbench.checks.contract import examine
 from regbench.checks.subject import Subject
 from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer
+from regbench.models.state_size import state_at
 from regbench.tasks.base import TokenIO
 from regbench.utils.errors import UserError
 from tests.helpers.mixers import MIXERS

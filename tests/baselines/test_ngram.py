@@ -3,6 +3,7 @@ import pytest
 
 from baselines import ngram
 from baselines.ngram import SMOOTHINGS, NGram
+from regbench.tasks.base import Splits
 from regbench.tasks.pfa import PFA
 from regbench.utils.errors import UserError
 from tests.baselines.conftest import SEPARATOR, VOCAB, check_distributions, random_tokens, uniform
@@ -234,7 +235,7 @@ def test_small_and_foreign_integers_serve(tokens):
 
 def test_the_defaults_are_told_apart():
     task = PFA(PFA.Parameters(n_symbols=6, max_alphabet=6))
-    defaults = NGram.defaults(task, None)
+    defaults = NGram.defaults(task, task.generate(Splits(train=1, validation=1, test=2, seed=0), "test"))
     assert [model.name for model in defaults] == ["unigram", "2-gram", "3-gram"]
     assert [model.anchor for model in defaults] == ["start", None, None]
     assert [model.vocab_size for model in defaults] == [7, 7, 7]

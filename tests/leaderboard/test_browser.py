@@ -134,13 +134,13 @@ return seen;
 @pytest.fixture(scope="module")
 def board(tiny: Track) -> Board:
     (only,) = rank(make_entries(tiny))
-    return dataclasses.replace(only, retired=None)
+    return only
 
 
 @pytest.fixture(scope="module")
 def html(board: Board) -> str:
     second = dataclasses.replace(board, track="other-v1", rows=board.rows[2:])
-    old = dataclasses.replace(board, track="tiny-v0", retired="tiny-v1 has taken its place")
+    old = dataclasses.replace(board, track="tiny-v0")
     return build_page([board, second, old])
 
 
@@ -258,7 +258,7 @@ def test_no_text_of_a_chart_covers_another(visited: Visit) -> None:
 
 
 def test_hostile_names_stay_text(tiny: Track, tmp_path: Path) -> None:
-    boards = [dataclasses.replace(b, retired=None) for b in rank([hostile(make_entry(tiny, "lstm", "lstm", 0.5))])]
+    boards = rank([hostile(make_entry(tiny, "lstm", "lstm", 0.5))])
     script = (
         "await frame(); return [all('img').length, one('.board .entry .name').textContent, all('.chart svg').length]"
     )

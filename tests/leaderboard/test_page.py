@@ -22,11 +22,6 @@ from tests.leaderboard.examples import make_entries, make_entry
 HOSTILE = "</script><script>problems.push('ran')</script><img src=x onerror=problems.push('ran')>\"'&\u2028"
 
 
-def current(boards: list[Board]) -> list[Board]:
-    """As if the tracks were built in: those of the tests are not, and so count as retired."""
-    return [dataclasses.replace(board, retired=None) for board in boards]
-
-
 @pytest.fixture(scope="module")
 def entries(tiny: Track) -> list[Entry]:
     return make_entries(tiny)
@@ -34,7 +29,7 @@ def entries(tiny: Track) -> list[Entry]:
 
 @pytest.fixture(scope="module")
 def board(entries: list[Entry]) -> Board:
-    (only,) = current(rank(entries))
+    (only,) = rank(entries)
     return only
 
 
@@ -57,7 +52,7 @@ def rows_of(html: str) -> list[str]:
 def test_the_same_entries_give_the_same_bytes(entries: list[Entry], html: str) -> None:
     shuffled = list(entries)
     random.Random(1).shuffle(shuffled)
-    assert build_page(current(rank(shuffled))) == html
+    assert build_page(rank(shuffled)) == html
 
 
 def test_every_row_of_the_board_is_there_in_order(board: Board, html: str) -> None:
@@ -115,7 +110,7 @@ def test_the_charts_get_the_boards_figures(board: Board, html: str) -> None:
 
 def test_an_architecture_looks_alike_on_every_track(entries: list[Entry], tiny: Track) -> None:
     few = [entry for entry in entries if entry.name in ("lstm+ngh-1-2-3", "mamba", "mamba-short")]
-    (all_of_them,), (some,) = current(rank(entries)), current(rank(few))
+    (all_of_them,), (some,) = rank(entries), rank(few)
     data = chart_data({"a": all_of_them, "b": dataclasses.replace(some, track="other-v1")})
     assert data["architectures"] == ["hyena", "lstm", "mamba", "retnet", "transformer"]
     a, b = ({e["name"]: e["variant"] for e in one["entries"]} for one in data["boards"])
@@ -161,9 +156,9 @@ def hostile(entry: Entry) -> Entry:
 
 def test_what_a_stranger_wrote_is_text(tiny: Track) -> None:
     boards = rank([hostile(make_entry(tiny, "lstm", "lstm", 0.5))])
-    for made in (build_page(boards), build_page(current(boards))):
+    for made in (build_page(boards),):
         assert made.count("<script") == 3
         assert "<img" not in made
         assert "onerror=problems" in made  # it is there, as text
         assert "javascript:" not in made
-    assert data_of(build_page(current(boards)))["boards"][0]["entries"][0]["architecture"] == HOSTILE
+    assert data_of(build_page(boards))["boards"][0]["entries"][0]["architecture"] == HOSTILE

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from regbench.leaderboard import publish
-from regbench.leaderboard import rank as ranking
 from regbench.leaderboard.entry import Entry, sample_of
 from regbench.leaderboard.page import build_page
-from regbench.leaderboard.rank import Board, rank, retirement
+from regbench.leaderboard.rank import Board, rank
 from regbench.leaderboard.spread import SPREAD, kept_spread, spread_file
 from regbench.leaderboard.tiers import Challenge, Evidence, Reproduced
 from regbench.metrics.significance import Prior, ahead
@@ -48,7 +47,6 @@ def places(entries: list[Entry], track: Track) -> dict[str, str]:
 
 def test_the_mean_over_seeds_ranks(entries: list[Entry], tiny: Track) -> None:
     (board,) = rank(entries, tiny)
-    assert board.retired is None
     ranked = [row for row in board.rows if row.entry is not None]
     whole = [row for row in ranked if row.budget_share == 1]
     assert [row.rank for row in whole] == list(range(1, len(entries)))
@@ -201,25 +199,13 @@ def test_what_cannot_be_compared_is_refused(entries: list[Entry], lstm: Made) ->
         rank([first, second.model_copy(update={"result": result})])
 
 
-def test_a_track_retires_when_a_higher_version_appears(monkeypatch: pytest.MonkeyPatch) -> None:
-    digest = ranking.frozen_tracks()["pfa-small-v1"]["digest"]
-    assert retirement("pfa-small-v1", digest) is None
-    assert "another definition" in str(retirement("pfa-small-v1", "0" * 64))
-    assert "no longer here" in str(retirement("pfa-tiny-v1", digest))
-    names = {**ranking.track_names(), "pfa-small-v2": "", "pfa-small-v10": "", "pfa-other-v3": ""}
-    monkeypatch.setattr(ranking, "track_names", lambda: names)
-    assert retirement("pfa-small-v1", digest) == "pfa-small-v10 has taken its place"
-    assert retirement("pfa-v1", ranking.frozen_tracks()["pfa-v1"]["digest"]) is None
-
-
 def test_entries_of_another_definition_have_a_board_of_their_own(entries: list[Entry], tiny: Track) -> None:
     def elsewhere(entry: Entry) -> Entry:
         track = entry.result.track.model_copy(update={"digest": "1" * 64})
         return entry.model_copy(update={"result": entry.result.model_copy(update={"track": track})})
 
     current, old = rank([*entries, *map(elsewhere, entries)], tiny)
-    assert (current.retired, current.file_stem) == (None, "tiny-v1")
-    assert old.retired is not None
+    assert current.file_stem == "tiny-v1"
     assert len(old.entries) == len(entries)
 
 
