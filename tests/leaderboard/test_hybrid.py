@@ -14,7 +14,7 @@ from regbench.leaderboard.challenge import challenge
 from regbench.leaderboard.verify import submit, verify_run
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
-from tests.leaderboard.conftest import MIXER, SETTINGS, Made
+from tests.leaderboard.conftest import MIXER, SETTINGS, Made, commit
 
 HYBRID = {**SETTINGS, "n_layers": 2, "mixers": "gla,transformer", "transformer.window": 4, "transformer.n_heads": 2}
 
@@ -36,6 +36,7 @@ def test_a_hybrid_is_an_entry_and_can_be_verified(hybrid: Made) -> None:
     options = entry.result.architecture.options
     assert (options["mixers"], options["transformer.window"], options["sources"]) == ("gla,transformer", 4, [])
     assert entry.result.architecture.state_bytes == 4 * (4 * 8 + 2 * 3 * 8)
+    commit(hybrid.board)
     outcome = challenge(hybrid.stored, hybrid.run, by="somebody", cuts=200, track=hybrid.track)
     assert outcome.findings.faults == []
 
