@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,13 +12,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from architectures._attention import Cache, attend, empty_cache
+from architectures._delta_mixer import full
 from regbench.models import mixer
 from regbench.models.heads import head_width, join_heads, split_heads
 from regbench.models.rotary import rotate
-from regbench.ops.linear_attention import linear_attention
 
 State = tuple[Tensor, Cache, int]
 """S (B, H, F, V + 1), the keys and values in the window, and the number of positions so far."""
+
+CHUNK = 128
+"""Positions that see each other through the polynomial itself, and all earlier ones through S."""
 
 
 class Based(mixer.Mixer):
@@ -69,18 +74,30 @@ class Based(mixer.Mixer):
         S = torch.zeros(batch, self.n_heads, self.options.features, self.width + 1, device=device, dtype=dtype)
         return S, empty_cache(batch, self.n_heads, (self.width, self.width), device, dtype), 0
 
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, L, D) -> (B, L, D)."""
+        _, cache, seen = self.init_state(len(x), x.device, x.dtype)
+        y, *_ = self._read(x, None, cache, seen)
+        return y
+
     def advance(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """(B, L, D) -> (B, L, D) from `state` on, and the state after it."""
         S, cache, seen = state
+        y, pending, cache = self._read(x, S, cache, seen)
+        return y, (pending(), cache, seen + x.shape[1])
+
+    def _read(self, x: Tensor, S: Tensor | None, cache: Cache, seen: int) -> tuple[Tensor, Callable[[], Tensor], Cache]:
+        """The output (B, L, D), what gives S after it, and the window after it."""
         q, k, v = (split_heads(linear(x), self.n_heads) for linear in (self.query, self.key, self.value))
-        z, S = linear_attention(taylor(q), taylor(k), F.pad(v, (0, 1), value=1.0), initial_state=S)
-        z = join_heads(z[..., :-1] / z[..., -1:])
+        with torch.autocast(x.device.type, enabled=False):
+            z, pending = taylor_attention(full(q), full(k), F.pad(full(v), (0, 1), value=1.0), S)
+            z = join_heads(z[..., :-1] / z[..., -1:])
         if self.local is not None:
             q, k, v = (split_heads(part, self.n_heads) for part in self.local(x).chunk(3, -1))
             nearby, cache = attend(rotate(q, start=seen), rotate(k, start=seen), v, cache, self.window)
             z = torch.cat([z, join_heads(nearby)], -1)
         y: Tensor = self.out(z)
-        return y, (S, cache, seen + x.shape[1])
+        return y, pending, cache
 
     @classmethod
     def state_bytes(cls, options: Any) -> int:
@@ -89,9 +106,42 @@ class Based(mixer.Mixer):
         return 4 * (options.features * (options.d_model + options.n_heads) + window)
 
 
+def taylor_attention(q: Tensor, k: Tensor, v: Tensor, S: Tensor | None) -> tuple[Tensor, Callable[[], Tensor]]:
+    """Sums of values with the weights 1 + s + s^2 / 2. No feature of a first chunk of queries and of a last one of keys is made.
+
+    Args:
+        q: (B, H, L, d).
+        k: (B, H, L, d).
+        v: (B, H, L, V).
+        S: (B, H, F, V), the state before them. None: there is nothing before them.
+
+    Returns:
+        (B, H, L, V), and what gives the state after them.
+    """
+    outputs: list[Tensor] = []
+    last: tuple[Tensor, Tensor] | None = None
+    for q_c, k_c, v_c in zip(*(part.split(CHUNK, 2) for part in (q, k, v)), strict=True):
+        S = S if last is None else _after(S, *last)
+        s = q_c @ k_c.mT * q.shape[-1] ** -0.5
+        z = (1 + s + s.square() / 2).tril() @ v_c
+        outputs.append(z if S is None else z + taylor(q_c) @ S)
+        last = k_c, v_c
+    assert last is not None
+    return torch.cat(outputs, 2), partial(_after, S, *last)
+
+
+def _after(S: Tensor | None, k: Tensor, v: Tensor) -> Tensor:
+    """The state after a chunk."""
+    added = taylor(k).mT @ v
+    return added if S is None else S + added
+
+
 def taylor(x: Tensor) -> Tensor:
     """phi: (..., d) -> (..., F). The product of two of them is 1 + s + s^2 / 2 for s = <q, k> / sqrt(d)."""
     d = x.shape[-1]
     x = x * d**-0.25
     a, b = torch.triu_indices(d, d, 1, device=x.device)
-    return torch.cat([torch.ones_like(x[..., :1]), x, x[..., a] * x[..., b], x.square() * 2**-0.5], -1)
+    unit = torch.eye(
+        d, dtype=x.dtype, device=x.device
+    )  # a product with it is faster than to index, and so is its gradient
+    return torch.cat([torch.ones_like(x[..., :1]), x, (x @ unit[:, a]) * (x @ unit[:, b]), x.square() * 2**-0.5], -1)

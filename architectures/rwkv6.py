@@ -73,8 +73,8 @@ class TimeMixing(nn.Module):
         k, v, r, log_w = (
             split_heads(part, self.n_heads) for part in (self.key(k), self.value(v), self.receptance(r), log_w)
         )
-        k_before, v_before, w_before = (F.pad(part, (0, 0, 1, 0))[:, :, :-1] for part in (k, v, log_w))
-        z, S = linear_attention(r, k_before, v_before, w_before, S)
+        k_before, v_before, log_w_before = (F.pad(part, (0, 0, 1, 0))[:, :, :-1] for part in (k, v, log_w))
+        z, S = linear_attention(r, k_before, v_before, log_w_before, S)
         z = z + (r * split_heads(self.bonus[None, None], self.n_heads) * k).sum(-1, keepdim=True) * v
         S = log_w[:, :, -1, :, None].exp() * S + full(k[:, :, -1, :, None] * v[:, :, -1, None])
         # By PyTorch's op itself, as its module refuses a single position of one sequence where heads have one channel.

@@ -61,17 +61,8 @@ class Options(Settings):
         return self
 
 
-FAMILIES = (
-    "attention",
-    "linear attention",
-    "delta rule",
-    "state space",
-    "convolution",
-    "recurrent",
-    "hybrid",
-    "counts",
-    "other",
-)
+_OF_ONE_KIND = ("attention", "linear attention", "delta rule", "state space", "convolution", "recurrent")
+FAMILIES = (*_OF_ONE_KIND, "hybrid", "counts", "other")
 """What an architecture may be. "counts": it is given counts of n-grams, or learns from them alone."""
 
 

@@ -150,8 +150,8 @@ def _path(o: Any) -> int:
     return 4 * o.d_model**2 + o.d_model * (2 * o.rank + o.d_conv) + o.n_heads * (o.d_model + 1)
 
 
-WITHOUT_OPS = ("lstm", "slstm", "path_attention")
-"""PyTorch's own operations compute them. The recurrence of the first two is not linear."""
+WITHOUT_OPS = ("lstm", "slstm", "based", "path_attention")
+"""PyTorch's own operations compute them, Based where it has no window. The recurrence of the first two is not linear."""
 CASES = {
     "transformer": Case(
         lambda o: 4 * o.d_model**2,
