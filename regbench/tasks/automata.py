@@ -33,7 +33,8 @@ def _draw(state, n_symbols, n_states, alphabet_size, min_edges, max_edges, table
     symbols, targets = np.empty(alphabet_size, np.int64), np.empty(n_states, np.int64)
     for i in range(n_states):
         edges = between(state, min_edges, min(max_edges, n_states - 1, alphabet_size))
-        symbols[:] = alphabet[:alphabet_size]
+        for a in range(alphabet_size):  # to assign a slice takes Numba seconds to compile
+            symbols[a] = alphabet[a]
         choose(state, symbols, alphabet_size, edges)
         others = 0
         for j in range(n_states):
@@ -75,7 +76,8 @@ def _canonical(table, n_states, out):  # type: ignore[no-untyped-def]
                 first[found] = i
                 refined[i] = found
                 found += 1
-        group[:] = refined
+        for i in range(n_states):
+            group[i] = refined[i]
         if found == count:
             break
         count = found

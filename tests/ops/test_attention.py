@@ -30,7 +30,7 @@ def leaves(batch: int, heads: int, length: int, widths: tuple[int, int], dtype: 
 
 @pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 64, 65])
 @pytest.mark.parametrize("widths", [(8, 5), (3, 12), (16, 16)])
-@pytest.mark.parametrize("backend", ["torch", "cpu"])
+@pytest.mark.parametrize("backend", ["torch", pytest.param("cpu", marks=pytest.mark.ci)])
 def test_fast_forms_equal_naive_with_all_gradients(backend: str, widths: tuple[int, int], length: int) -> None:
     inputs = leaves(2, 3, length, widths, torch.float64)
     for fast, naive in zip(everything(inputs, backend), everything(inputs, "naive"), strict=True):
@@ -62,7 +62,7 @@ def test_a_window_is_attention_to_its_positions_alone(backend: str) -> None:
 
 
 @pytest.mark.parametrize("width", [8, 32])
-@pytest.mark.parametrize("backend", ["torch", "cpu", "naive"])
+@pytest.mark.parametrize("backend", ["torch", pytest.param("cpu", marks=pytest.mark.ci), "naive"])
 def test_the_output_has_the_type_of_the_values(backend: str, width: int) -> None:
     q, k, v = leaves(1, 2, 20, (width, width), torch.float64)
     exact = attention(q, k, v, backend="naive")

@@ -20,6 +20,7 @@ def gradient(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch.autograd.grad(y, x, weights)[0]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("shape", [(0,), (1,), (3, 5, 7), (4097,), (2, 4096, 2)])
 def test_equals_the_formula_with_its_gradient(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)

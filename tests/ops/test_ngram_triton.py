@@ -66,6 +66,7 @@ def test_interpreter_equals_naive(
     torch.testing.assert_close(gradient.double(), expected_gradient, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.ci
 def test_interpreter_keeps_a_nan_within_its_ngram_and_its_future(interpreter: ProcessPoolExecutor) -> None:
     tokens, hidden, upstream = inputs(1, 40, 2, 3, torch.float32)
     clean, _ = interpreter.submit(interpreted, tokens, hidden, upstream, 1, 1).result()

@@ -82,8 +82,8 @@ def _forward(
     query, output = np.zeros(len(keys), q.dtype), np.zeros(len(values), q.dtype)
     row, lanes = np.zeros(keys.shape[1], q.dtype), np.zeros(TILE, q.dtype)
     for s in range(begin, end):
-        keys[:width, :length] = k[s].T
-        values[:dim, :length] = v[s].T
+        _transpose(k[s], keys, length, width)
+        _transpose(v[s], values, length, dim)
         for i in range(length):
             for n in range(width):
                 query[n] = scale * q[s, i, n]
@@ -125,8 +125,8 @@ def _backward(
     doutput = np.zeros(len(values), q.dtype)
     row, drow = np.zeros(keys.shape[1], q.dtype), np.zeros(keys.shape[1], q.dtype)
     for s in range(begin, end):
-        keys[:width, :length] = k[s].T
-        values[:dim, :length] = v[s].T
+        _transpose(k[s], keys, length, width)
+        _transpose(v[s], values, length, dim)
         dkeys[:] = 0
         dvalues[:] = 0
         for i in range(length):
@@ -146,8 +146,16 @@ def _backward(
             _sums(drow, start, stop, keys, dquery)
             for n in range(width):
                 dq[s, i, n] = scale * dquery[n]
-        dk[s] = dkeys[:width, :length].T
-        dv[s] = dvalues[:dim, :length].T
+        _transpose(dkeys, dk[s], width, length)
+        _transpose(dvalues, dv[s], dim, length)
+
+
+@njit(cache=True)
+def _transpose(source: np.ndarray, target: np.ndarray, rows: int, columns: int) -> None:
+    """target[c, r] = source[r, c]. To assign a slice takes Numba seconds to compile."""
+    for r in range(rows):
+        for c in range(columns):
+            target[c, r] = source[r, c]
 
 
 @njit(cache=True)
