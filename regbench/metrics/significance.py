@@ -204,7 +204,7 @@ def compare(
         level: The probability with which chance alone may be called a change, on one side.
         same: Whether both are trainings of one configuration, whose seeds spread alike.
     """
-    change, n = got.mean - expected.mean, np.count_nonzero(counts)
+    change, n = got.mean - expected.mean, int(np.count_nonzero(counts))
     # The spread of what was not trained, such as over a language model's draws of tokens, says nothing about trainings.
     seeds, freedom = seed_error([one.seeds for one in (expected, got) if one.trained], prior, n, same=same)
     instances = _paired_error(got.instances - expected.instances, counts)
@@ -240,7 +240,7 @@ def worst_seed(
         level: The probability with which chance alone may call any of the seeds worse.
     """
     mean = expected.mean
-    variance, freedom = _variance([expected.seeds], prior, np.count_nonzero(counts))
+    variance, freedom = _variance([expected.seeds], prior, int(np.count_nonzero(counts)))
     seeds = math.sqrt(variance * (1 + 1 / len(expected.seeds)))
     worst = min(got) if higher_is_better else max(got)
     change = worst - mean if higher_is_better else mean - worst
@@ -392,7 +392,7 @@ def _variance(sides: Sequence[Sequence[float]], prior: Prior, instances: int) ->
     return variance, prior.freedom + freedom
 
 
-def student_quantile(level: float, freedom: int) -> float:
+def student_quantile(level: float, freedom: float) -> float:
     """The value that Student's t with `freedom` degrees of freedom exceeds with probability `level`."""
     return float(-stdtrit(freedom, level))
 
