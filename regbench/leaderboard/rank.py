@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import numpy as np
-
 from regbench.evaluation.baselines import with_chance
 from regbench.evaluation.language_models import LanguageModelEntry
 from regbench.leaderboard.claim import todays_track
@@ -328,7 +326,7 @@ def _ties(ordered: Sequence[Entry], main: Metric, prior: Prior) -> list[tuple[tu
     return [
         (
             (1 + int(found[:, i].sum()), len(ordered) - int(found[i].sum())),
-            frozenset(ordered[int(j)].name for j in np.flatnonzero(found[:, i])),
+            frozenset(other.name for other, better in zip(ordered, found[:, i], strict=True) if better),
         )
         for i in range(len(ordered))
     ]

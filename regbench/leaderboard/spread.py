@@ -35,7 +35,7 @@ Priors = Mapping[str, Prior]
 """What is expected of the seeds, by score."""
 
 
-def kept_spread(folder: Path) -> dict[str, Priors]:
+def kept_spread(folder: Path) -> Mapping[str, Priors]:
     """What `spread.json` of a leaderboard holds, by the digest of a track's definition.
 
     Raises:
@@ -52,7 +52,7 @@ def kept_spread(folder: Path) -> dict[str, Priors]:
 
 def spread_file(folder: Path, fitted: Mapping[str, Priors]) -> str:
     """The text of `spread.json`: what is there, and what was fitted for boards that are new."""
-    known = {digest: priors for digest, priors in fitted.items() if priors} | kept_spread(folder)
+    known = {digest: priors for digest, priors in fitted.items() if priors} | {**kept_spread(folder)}
     return canonical({key: {name: one.model_dump() for name, one in priors.items()} for key, priors in known.items()})
 
 

@@ -21,7 +21,7 @@ from regbench.evaluation.baselines import (
 from regbench.evaluation.comparison import compare
 from regbench.evaluation.measured_baselines import measure
 from regbench.evaluation.predictions import CompactPredictions, Predictions
-from regbench.metrics.scores import score, score_records
+from regbench.metrics.scores import normalized_scores, score, score_records
 from regbench.models.predictor import Baseline, predict_in_batches, rows_at_once
 from regbench.tracks import Track, load_track
 from regbench.utils import registry
@@ -279,3 +279,23 @@ def test_the_oracle_has_no_distance_from_the_truth_where_two_instances_are_equal
     assert len(set(test.as_bytes())) < len(test)
     oracle = score_baselines(track, test, lambda name: None, anchors=True)["oracle"].scores
     assert (oracle["legal_accuracy"].value, oracle["tvd"].value) == (1.0, 0.0)
+
+
+def test_where_the_task_says_what_chance_is_the_normalized_score_begins_there(tmp_path: Path) -> None:
+    """The unigram model has 0 of 3 values: the prompt has had none of them."""
+    path = tmp_path / "pairs-v1.yaml"
+    path.write_text(
+        "name: pairs-v1\ntask: mqar\nparameters: {vocabulary: 21, n_pairs: 4, n_queries: 5, length: 24}\n"
+        "splits: {train: 2, validation: 2, test: 40, seed: 0}\nbudget: {train_tokens: 300}\nmain_score: token_accuracy\n"
+    )
+    track = load_track(str(path))
+    records = score_baselines(track, track.instances("test"), lambda _: None, anchors=True)
+    assert {name: record.anchor for name, record in records.items()} == {
+        "unigram": None, "oracle": "end", "chance": "start",
+    }  # fmt: skip
+    found = {name: normalized_scores(record.scores, records) for name, record in records.items()}
+    assert found["chance"] == dict.fromkeys(track.task.scores, 0.0)
+    assert found["oracle"] == dict.fromkeys(track.task.scores, 1.0)
+    assert found["unigram"]["token_accuracy"] < 0.0
+    assert records["chance"].scores["token_accuracy"].value == pytest.approx(0.25)
+    assert records["chance"].curves.keys() == records["oracle"].curves.keys()

@@ -114,7 +114,8 @@ def test_gradients_of_a_sum(dtype: torch.dtype) -> None:
     """The upstream gradient is then an expanded scalar, without memory of its own, and the final state has none."""
     inputs = make(2, 40, 3, 2).to(dtype)
     *found, expected = (
-        torch.autograd.grad(selective_scan(*inputs, backend=backend)[0].sum(), inputs.given()) for backend in [*FAST, "naive"]
+        torch.autograd.grad(selective_scan(*inputs, backend=backend)[0].sum(), inputs.given())
+        for backend in [*FAST, "naive"]
     )
     for gradients in found:
         assert_same(list(gradients), list(expected), 1e-12 if dtype == torch.float64 else 1e-5)

@@ -12,7 +12,7 @@ import pytest
 
 from baselines.oracle import Oracle
 from regbench.data.instances import Instances
-from regbench.metrics.scores import score
+from regbench.metrics.scores import score, score_chance
 from regbench.models.predictor import predict_in_batches
 from regbench.tasks.base import Splits
 from regbench.tasks.mqar import MQAR, MQARParameters, slot_weights
@@ -136,6 +136,19 @@ def test_too_few_pairs_are_refused() -> None:
     few = MQAR(MQARParameters(vocabulary=5, n_pairs=1, n_queries=1, length=4))  # two keys, two values
     with pytest.raises(UserError, match="too few distinct lists of pairs"):
         few.generate(Splits(train=1, validation=1, test=4, seed=0), "validation")
+
+
+def test_chance_is_one_of_the_values_of_the_pairs() -> None:
+    """As often as the value of a pair that is drawn is the one that is asked for."""
+    instances = SMALL.generate(Splits(train=0, validation=0, test=400, seed=3), "test")
+    chance = score_chance(SMALL, instances)
+    assert chance is not None
+    assert chance["token_accuracy"].value == pytest.approx(1 / 3)
+    assert chance["nll"].value == pytest.approx(math.log(3))
+    pairs = instances.tokens[:, 1:6:2]
+    drawn = pairs[np.arange(400), np.random.default_rng(0).integers(3, size=400)]
+    hit = (instances.tokens == drawn[:, None])[instances.scored]
+    assert hit.mean() == pytest.approx(1 / 3, abs=0.04)
 
 
 def test_the_oracle_has_every_value() -> None:

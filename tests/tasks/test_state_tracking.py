@@ -12,7 +12,7 @@ import pytest
 from baselines.oracle import Oracle
 from regbench.data.instances import Instances
 from regbench.metrics.metric import metrics_of
-from regbench.metrics.scores import score
+from regbench.metrics.scores import score, score_chance
 from regbench.models.predictor import predict_in_batches
 from regbench.tasks.base import Splits
 from regbench.tasks.state_tracking import GROUPS, StateTracking, StateTrackingParameters, group_table
@@ -179,6 +179,26 @@ def test_each_group_has_a_score_and_the_oracle_has_all() -> None:
     assert {name: found.value for name, found in table.items()} == {
         name: 0.0 if name == "nll" else 1.0 for name in SMALL.scores
     }
+
+
+def test_chance_is_one_of_the_states_of_the_group() -> None:
+    """The state after symbols is uniform, so a guess among the states of the group is right as often."""
+    task = task_of("parity", "s3", "a4")
+    instances = task.generate(Splits(train=0, validation=0, test=600, seed=2), "test")
+    chance = score_chance(task, instances)
+    assert chance is not None
+    for group, states in (("parity", 2), ("s3", 6), ("a4", 12)):
+        assert chance[f"{group}_accuracy"].value == pytest.approx(1 / states)
+    longer, counts = (
+        chance["longer_accuracy"].value,
+        {g: chance.counts_of(f"{g}_accuracy").sum() for g in ("parity", "s3", "a4")},
+    )
+    assert longer == pytest.approx(
+        (counts["parity"] / 2 + counts["s3"] / 6 + counts["a4"] / 12) / chance.counts_of("longer_accuracy").sum()
+    )
+    first = task._layout[task._owner[instances.tokens, 0]].sum(-1) - task._layout[task._owner[instances.tokens, 0], 1]
+    hit = (instances.tokens == first)[instances.scored]  # the identity of the group, always
+    assert hit.mean() == pytest.approx(chance["token_accuracy"].value, abs=0.03)
 
 
 def test_no_two_splits_share_an_instance() -> None:
