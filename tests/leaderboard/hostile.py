@@ -101,10 +101,6 @@ def entries(honest: Path, folder: Path) -> Iterator[Path]:
         yield _put(folder, name, file, lambda path, content=content: path.write_text(canonical(content)))
     for name, make in special(honest):
         yield _put(folder, name, honest.name, make)
-    for name, make in archives():
-        path = _put(folder, f"beside it {name}", honest.name, lambda path: path.write_bytes(entry))
-        make(path.with_name(f"{path.stem}.seed-0.npz"))
-        yield path
 
 
 def special(honest: Path) -> Iterator[tuple[str, Callable[[Path], object]]]:
