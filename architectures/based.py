@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from architectures._attention import Cache, attend, empty_cache
-from architectures._delta_mixer import full
 from regbench.models import mixer
-from regbench.models.heads import head_width, join_heads, split_heads
+from regbench.models.heads import full, head_width, join_heads, split_heads
 from regbench.models.rotary import rotate
 
 State = tuple[Tensor, Cache, int]
