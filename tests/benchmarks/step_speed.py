@@ -74,8 +74,8 @@ def op_calls(model: Model) -> list[tuple[Op, str, tuple[Any, ...]]]:
     calls: list[tuple[Op, str, tuple[Any, ...]]] = []
     choose = Op.choose
 
-    def noting(op: Op, *asked: Any) -> Callable[..., Any]:
-        implementation = choose(op, *asked)
+    def noting(op: Op, *asked: Any, **exact: bool) -> Callable[..., Any]:
+        implementation = choose(op, *asked, **exact)
 
         def noted(*given: Any) -> Any:
             calls.append((op, record[op.name], given))
