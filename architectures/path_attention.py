@@ -138,15 +138,16 @@ def path_attention(
         v if cache is None else torch.cat([cache[1], v], 2),
         [],
     )
-    pieces = [list(part.split(CHUNK, 2)) for part in (q, k, w, beta)]
-    for k_c, w_c, beta_c in zip(*pieces[1:], strict=True):
+    pieces = []
+    for q_c, k_c, w_c, beta_c in zip(*(part.split(CHUNK, 2) for part in (q, k, w, beta)), strict=True):
         TB, TBk = _solve(k_c, w_c, beta_c)
+        pieces.append((q_c, k_c, w_c, TB, TBk))
         keys.append(k_c - TBk.mT @ w_c)
         products.append(w_c.mT @ TB)
     held, outputs, end = torch.cat(keys, 2), [], past
-    for number, parts in enumerate(zip(*pieces, strict=True)):
-        start, end = end, end + parts[0].shape[2]
-        given = (*parts, held[:, :, :start], values[:, :, :end], *products[:number])
+    for number, piece in enumerate(pieces):
+        start, end = end, end + piece[0].shape[2]
+        given = (*piece, held[:, :, :start], values[:, :, :end], *products[:number])
         outputs.append(checkpoint(_block, past, *given, use_reentrant=False, preserve_rng_state=False))
     return torch.cat(outputs, 2), held, products
 
@@ -162,7 +163,15 @@ def _solve(k: Tensor, w: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _block(
-    past: int, q: Tensor, k: Tensor, w: Tensor, beta: Tensor, keys: Tensor, values: Tensor, *products: Tensor
+    past: int,
+    q: Tensor,
+    k: Tensor,
+    w: Tensor,
+    TB: Tensor,
+    TBk: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *products: Tensor,
 ) -> Tensor:
     """What a chunk of queries reads, (B, H, C, V).
 
@@ -171,13 +180,13 @@ def _block(
         q: (B, H, C, K), and so k and w of the chunk.
         k: its keys.
         w: its reflections.
-        beta: (B, H, C, 1).
+        TB: (B, H, C, K), and TBk (B, H, C, C), as of `_solve`.
+        TBk: see TB.
         keys: (B, H, t, K), those before the chunk, each after the products of its own chunk.
         values: (B, H, t + C, V).
         products: of each chunk before it, (B, H, K, K).
     """
     scale = q.shape[-1] ** -0.5
-    TB, TBk = _solve(k, w, beta)
     reflected = (q @ w.mT).tril()
     future = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).triu(1)
     scores = [(q @ k.mT - reflected @ TBk).masked_fill(future, float("-inf"))]

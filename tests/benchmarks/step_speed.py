@@ -27,7 +27,7 @@ from regbench.ops.backend import Op, use_backend
 from tests.benchmarks.peak_memory import SIZES, model_of, step, tokens_of
 
 BATCH, LENGTH = SIZES[-1]
-CACHED = ("transformer", "hyena", "forgetting_transformer")
+CACHED = ("transformer", "hyena", "forgetting_transformer", "path_attention", "differential_transformer")
 """Those without a recurrence: they stream by a cache of what they have read."""
 
 
@@ -74,8 +74,8 @@ def op_calls(model: Model) -> list[tuple[Op, str, tuple[Any, ...]]]:
     calls: list[tuple[Op, str, tuple[Any, ...]]] = []
     choose = Op.choose
 
-    def noting(op: Op, *asked: Any) -> Callable[..., Any]:
-        implementation = choose(op, *asked)
+    def noting(op: Op, *asked: Any, **exact: bool) -> Callable[..., Any]:
+        implementation = choose(op, *asked, **exact)
 
         def noted(*given: Any) -> Any:
             calls.append((op, record[op.name], given))
