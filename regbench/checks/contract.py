@@ -51,13 +51,7 @@ def examine(subject: Any, checks: Iterable[Check]) -> Iterator[Outcome]:
 
 
 def refuse(subject: Any, checks: Iterable[Check], what: str) -> None:
-    """Runs the checks up to the first fault.
-
-    Args:
-        subject: what the checks take.
-        checks: in the order in which they are run.
-        what: the subject, for people: "architecture 'mamba'".
-    """
+    """Runs the checks up to the first fault. `what` is the subject for people, as "architecture 'mamba'"."""
     for outcome in examine(subject, checks):
         if outcome.fault:
             raise UserError(f"{what} cannot be scored: {outcome.fault}") from outcome.cause

@@ -76,9 +76,7 @@ class Subject:
     def tokens(self, batch: int = 3, length: int | None = 32) -> Tensor:
         """Random tokens (B, L), the separator among them; for a task of vectors, Gaussian vectors (B, L, D_in).
 
-        Args:
-            batch: B.
-            length: the most positions; None: the longest length of the task.
+        They have the longest length of the task where `length` is None.
         """
         generator = torch.Generator().manual_seed(0)
         shape = (batch, min(length or self.io.max_length, self.io.max_length))

@@ -32,13 +32,7 @@ def one_of(*known: str) -> Callable[[str], str]:
 
 
 def refuse_unused(arguments: argparse.Namespace, options: Iterable[str], why: str) -> None:
-    """Refuses options that would not be used.
-
-    Args:
-        arguments: what was parsed.
-        options: by their names there.
-        why: the message behind the option.
-    """
+    """Refuses options that would not be used."""
     for option in options:
         given = getattr(arguments, option)
         if given is not None and given is not False:  # 0 is given

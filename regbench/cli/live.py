@@ -125,13 +125,7 @@ class Live:
 
 
 def go_on(folder: Path, jobs: int | None, reporter: Reporter) -> Result:
-    """Trains and scores the seeds of a run folder that are not done.
-
-    Args:
-        folder: The run folder.
-        jobs: How many at once, with a line for each. None: one after another.
-        reporter: Is told of these.
-    """
+    """Trains and scores the seeds of a run folder that are not done."""
     from regbench import runner
     from regbench.sweeps.seeds import run_seeds
 
@@ -142,11 +136,7 @@ def go_on(folder: Path, jobs: int | None, reporter: Reporter) -> Result:
 
 
 def interrupted(folder: Path | None, jobs: int | None) -> int:
-    """Says how an interrupted run or suite goes on, with the same number of threads. None: it has not begun.
-
-    Returns:
-        The exit code.
-    """
+    """Says how an interrupted run or suite goes on, with the same number of threads. None: it has not begun."""
     again = [] if jobs is None else ["--jobs", str(jobs)]
     hint = f"; go on with: {resume_command(folder, *again)}" if folder is not None else ""
     print(f"regbench: interrupted{hint}", file=sys.stderr)

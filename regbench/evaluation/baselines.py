@@ -182,14 +182,7 @@ def score_baselines(
 ) -> dict[str, BaselineRecord]:
     """Scores the default baselines. The cache keeps their scores, since they depend on nothing that is trained.
 
-    Args:
-        track: The track.
-        instances: One of its splits.
-        announce: Is told of every baseline whose scores are not in the cache.
-        anchors: Whether only the two baselines between which normalized scores lie are wanted.
-
-    Returns:
-        The record of each baseline, by name.
+    `anchors`: only the two between which normalized scores lie.
     """
     wanted = [b for b in default_baselines(track, instances) if b.anchor is not None or not anchors]
     return {b.name: _record(b, track, instances, announce) for b in wanted}

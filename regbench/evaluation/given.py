@@ -65,10 +65,7 @@ class Given:
     ) -> FloatArray:
         """Turns rows into distributions (B, L, V), or into vectors (B, L, D_out).
 
-        Args:
-            rows: As the caller makes them.
-            shape: (B, L).
-            lengths: (B,), where rows of padding need not be distributions. They become uniform.
+        Rows behind `lengths` need not be distributions, and become uniform.
         """
         width = self.io.width
         check_shape(rows, (*shape, width), self.what)
@@ -84,12 +81,7 @@ def given(
 ) -> Given:
     """Recognises what a caller hands over.
 
-    Args:
-        predictor: A module, a callable, an array, or a `Predictor`.
-        task: The task that it predicts.
-        predicts: "this" or "next". None where the predictor is one of regbench's own, which say it themselves.
-        kind: "logits", "log_probabilities" or "probabilities". None as for `predicts`, and for vectors.
-        device: Where a callable finds its tokens; by default the CPU. A module finds them where its weights are.
+    "predicts" and "kind" are None where the predictor is one of regbench's own, which say it themselves.
     """
     io: IO = task.io
     vectors = isinstance(io, VectorIO)

@@ -194,9 +194,7 @@ class LanguageModel:
     ) -> Callable[[NDArray[Any]], Tensor]:
         """A function from inputs (B, L) to the logits of the symbols (B, L, V).
 
-        Args:
-            mapping: (V,), a token of the model for each token of the task.
-            seen: is told of each call the probability that all other tokens have, (B, L).
+        `seen` is told of each call the probability that all other tokens have, (B, L).
         """
         columns = torch.from_numpy(mapping).to(self.device)
         prefix = torch.tensor(self._prefix, dtype=torch.long, device=self.device)
@@ -232,16 +230,7 @@ def evaluate_language_model(
     device: str,
     announce: Callable[[str], None],
 ) -> tuple[Result, Sequence[StoredPredictions]]:
-    """The result of a language model, and its predictions under each mapping.
-
-    Args:
-        track: Of tokens. Its tokens apart from the separator are the symbols.
-        name: `hf:NAME` or `hf:FOLDER`.
-        split: The instances that are predicted.
-        settings: Fields of `Prompting`.
-        device: "cpu", "cuda", or "auto".
-        announce: Is told what happens.
-    """
+    """The result of a language model, and its predictions under each mapping."""
     with explain_validation("language model", Prompting.model_fields):
         prompting = Prompting(**settings)
     check_plain([name, prompting.revision], "language model")  # a result with them could not be read

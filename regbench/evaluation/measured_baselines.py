@@ -62,12 +62,7 @@ class TrackTable(Strict):
 
 
 def measure(track: Track, announce: Announce = lambda name, done, total: None) -> TrackTable:
-    """Scores the default baselines on the test split. Predictions come from the cache where it has them.
-
-    Args:
-        track: The track.
-        announce: Is told of progress.
-    """
+    """Scores the default baselines on the test split. Predictions come from the cache where it has them."""
     test = track.instances("test")
     baselines = default_baselines(track, test)
     if not any(baseline.anchor != "end" for baseline in baselines):

@@ -21,11 +21,8 @@ SMALL = 1 << 20
 def run(kernel: Callable[..., None], items: int, *tensors: Tensor, one_pass: bool = False) -> None:
     """Calls a kernel on PyTorch's tensors, shared among as many threads as PyTorch would use.
 
-    Args:
-        kernel: a compiled function `kernel(start, stop, *arrays)`, which does the work items from `start` to `stop`.
-        items: how many work items there are.
-        tensors: contiguous tensors on the CPU. The kernel gets them as arrays that share their memory.
-        one_pass: whether the kernel goes through its tensors once. Then small ones are left to the calling thread.
+    The kernel is `kernel(start, stop, *arrays)`, and its arrays share the tensors' memory. With `one_pass` a small tensor is left
+    to the calling thread.
     """
     arrays = (tensor.detach().numpy() for tensor in tensors)
     alone = one_pass and tensors[0].numel() < SMALL
@@ -69,11 +66,7 @@ def _exp2_float32(x: Any) -> Any:
 
 
 def exp2(x: Any) -> Any:
-    """2^x in compiled code: vector arithmetic for float32, NumPy's function for float64.
-
-    Raises:
-        NotImplementedError: it is called outside compiled code.
-    """
+    """2^x in compiled code: vector arithmetic for float32, NumPy's function for float64."""
     raise NotImplementedError("exp2 works in compiled code alone")
 
 

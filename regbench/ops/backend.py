@@ -198,12 +198,7 @@ def use_backend(backend: str) -> Iterator[dict[str, str]]:
 
 
 def require_use(backend: str, record: Mapping[str, str]) -> None:
-    """Refuses a backend that was asked for by name and did not run.
-
-    Args:
-        backend: what was asked for, as in `use_backend`.
-        record: what ran, as `use_backend` yields it.
-    """
+    """Refuses a backend that was asked for by name and did not run."""
     requested = _read(backend)
     idle = sorted(requested.keys() - record.keys() - {ALL})
     if idle:
@@ -230,11 +225,6 @@ def check_shapes(op: str, expected: Iterable[tuple[str, Tensor | None, tuple[int
 
 
 def common_type(*tensors: Tensor | None, least: torch.dtype | None = None) -> torch.dtype:
-    """The type that holds the types of all tensors. Under autocast an op may be given several types.
-
-    Args:
-        tensors: None where an argument is left out.
-        least: A type that it holds too. Sums over a whole sequence need float32.
-    """
+    """The type that holds the types of all tensors. Under autocast an op may be given several types."""
     types = [tensor.dtype for tensor in tensors if tensor is not None]
     return reduce(torch.promote_types, types if least is None else [*types, least])

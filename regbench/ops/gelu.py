@@ -77,12 +77,6 @@ def gelu(x: Tensor) -> Tensor:
 
     There is nothing to choose: the kernel takes float32 and float64 on the CPU, and PyTorch's function all else. A subclass of
     Tensor may hold no elements, as those by which PyTorch traces and profiles: it is PyTorch's too.
-
-    Args:
-        x: of any shape.
-
-    Returns:
-        A tensor of the shape and type of x.
     """
     if type(x) is not Tensor or x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
         return F.gelu(x, approximate="tanh")

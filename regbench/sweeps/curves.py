@@ -196,12 +196,7 @@ def draw_panel(
 ) -> None:
     """Draws the curves of a panel.
 
-    Args:
-        frame: Where.
-        curves: Of one axis and one metric.
-        names: Of all curves of the picture. They give each its colour.
-        lines: The heights of baselines.
-        legend: Whether it has the legend, at its right.
+    `names` are of all curves of the picture and give each its colour; `lines` are the heights of baselines.
     """
     values = _unique([value for curve in curves for value in curve.values])
     numbers = all(map(_is_number, values))

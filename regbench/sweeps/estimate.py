@@ -52,13 +52,7 @@ class Cost:
 
 
 def estimate(groups: Sequence[Group], threads: int, announce: Callable[[str], None]) -> list[Cost]:
-    """What each architecture costs on each track.
-
-    Args:
-        groups: what is swept.
-        threads: of one run.
-        announce: is told what is timed.
-    """
+    """What each architecture costs on each track."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -116,12 +110,7 @@ def seeds_of(group: Group) -> int:
 
 
 def evaluations_of(point: Point, lengths: IntArray) -> int:
-    """How often one cell scores the validation split, to within an epoch's last batches.
-
-    Args:
-        point: the cell's configuration.
-        lengths: (N,), of the training instances.
-    """
+    """How often one cell scores the validation split, to within an epoch's last batches."""
     seen = lengths[: point.training.train_instances]
     total = math.ceil(math.ceil(len(seen) / point.training.batch_size) * point.train_tokens / int(seen.sum()))
     return len(evaluation_steps(total, len(seen), point.training))

@@ -87,9 +87,7 @@ def names_in(axis: str) -> list[str]:
 def settings_of(axis: str, value: Any) -> dict[str, Any]:
     """The settings that one value of an axis makes.
 
-    Args:
-        axis: the name of a setting; of several that change together, their names with commas between them.
-        value: the setting's value; of several a list of theirs.
+    Of an axis of several names, with commas between them, the value is a list.
     """
     names = names_in(axis)
     if len(names) == 1:

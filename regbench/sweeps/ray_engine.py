@@ -234,15 +234,7 @@ def _work(
 ) -> tuple[Ended, Files | None]:
     """Runs on a node: does a job in the sweep's folder, or with the files of its folder in one of this node's own.
 
-    Args:
-        content: the job.
-        code: what the sweep runs.
-        cwd: where the sweep was started, if the node sees it.
-        files: those of the job's folder, if the node does not see it.
-        told: takes notes.
-
-    Returns:
-        How it ended, and the files that it left where the sweep does not see them.
+    What is None is not seen from there.
     """
     if code_here() != code:  # a node that joined later was not asked at the start
         return Ended(f"the node {socket.gethostname()} has another regbench, Python or PyTorch"), None

@@ -68,15 +68,7 @@ class Watcher(Protocol):
 def drive(
     ready: deque[Job], engine: Engine, watcher: Watcher, counts: Counts, end: Callable[[Job, Ended], None]
 ) -> None:
-    """Does all jobs that are ready, until none is left.
-
-    Args:
-        ready: The jobs, the first one first.
-        engine: Where they are done.
-        watcher: Is told of all but how a job ended.
-        counts: For the watcher.
-        end: Is told how a job ended, and may add jobs to `ready`.
-    """
+    """Does all jobs that are ready, until none is left. `end` is told how a job ended, and may add jobs to `ready`."""
     running = 0
     while ready or running:
         while ready and engine.free() > 0:

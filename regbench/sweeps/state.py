@@ -179,9 +179,6 @@ class SweepFolder:
         """Puts scored cells together as the seeds of a run, which then is to be resumed; the files are links.
 
         An earlier run of the configuration, with other seeds, stays where it is until `replace`.
-
-        Returns:
-            The new run, beside the run folder.
         """
         files = [(cell, name) for cell in cells for name in self._files(cell)]
         folder = self._beside(cells[0].point, _NEW)

@@ -80,16 +80,7 @@ class Sweep:
         address: str | None = None,
         announce: Callable[[str], None] = lambda _: None,
     ) -> Swept:
-        """Trains what is not trained yet, and writes the tables.
-
-        Args:
-            watcher: is told how it goes.
-            out: the sweep's folder.
-            jobs: how many runs at once.
-            on: where: a pool of processes here, or Ray.
-            address: of the Ray cluster.
-            announce: is told how the work is divided.
-        """
+        """Trains what is not trained yet, and writes the tables."""
         if out == "":
             raise UserError("out is empty: it names a folder")
         folder = SweepFolder(Path(out if out is not None else self.folder).resolve())

@@ -123,13 +123,7 @@ class Telling(Reporter):
 
 
 def do(job: Job, folder: Path, tell: Callable[[Note], None]) -> Ended:
-    """Does a job in a folder; never raises but for what ends the process.
-
-    Args:
-        job: what to do.
-        folder: where; on another machine it may be another than the job's.
-        tell: is told how far it is.
-    """
+    """Does a job in a folder; never raises but for what ends the process."""
     from regbench import runner
 
     reporter = Telling(tell)

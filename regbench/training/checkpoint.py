@@ -74,12 +74,6 @@ def load_model(folder: Folder, name: str, record: ArchitectureRecord, io: IO) ->
     """Builds the model that a result describes, with weights from a folder that may be a stranger's.
 
     Sizes are compared before anything is built or read, so that no file can claim memory.
-
-    Args:
-        folder: The folder.
-        name: The path of the weights in it.
-        record: The architecture, with its options.
-        io: What the model reads and predicts.
     """
     cls = registry.load(registry.ARCHITECTURE, record.name)
     options = resolve_options(cls, record.options)
@@ -136,9 +130,7 @@ def of_another(path: Path) -> Unavailable:
 def read_trained(folder: Path, provenance: str | None = None) -> TrainingRecord | None:
     """What the file in a seed's folder says; None where there is no whole one.
 
-    Args:
-        folder: the seed's folder.
-        provenance: what must have been trained; None: anything.
+    With `provenance` the file must be of what that names.
     """
     path = folder / TRAINED_FILE
     try:

@@ -41,14 +41,7 @@ def training_steps(
 ) -> Iterator[tuple[int, IntArray]]:
     """The steps of a training, epoch after epoch, while tokens and epochs stay within the limits.
 
-    Args:
-        lengths: (N,), of the training instances.
-        options: batch size, tokens, epochs.
-        budget: the tokens that the track allows.
-        seed: decides the order of instances.
-
-    Yields:
-        The tokens of a step, and the rows of its batch (B,).
+    Each has its tokens, and the rows of its batch (B,).
     """
     limit, few = options.train_tokens or budget, options.train_instances
     if few is not None and few > len(lengths):

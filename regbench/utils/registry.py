@@ -225,13 +225,8 @@ def _built_in(kind: Kind) -> list[Entry]:
 def _glance(path: Path, changed: int, bases: tuple[str, ...]) -> tuple[str, str | None] | None:
     """Parses a file without importing it.
 
-    Args:
-        path: of the file.
-        changed: when it was changed, so that an edited file is parsed again.
-        bases: names of the base classes.
-
-    Returns:
-        The first line of its docstring, and what its class says as `only_task = "..."`. None where no class is on one of `bases`.
+    It gives the first line of its docstring, and what its class says as `only_task`; None where no class is on one of `bases`.
+    `changed` makes an edited file be parsed again.
     """
     try:
         tree = ast.parse(path.read_bytes())

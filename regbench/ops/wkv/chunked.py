@@ -93,17 +93,7 @@ def _later(sums: Sums, places: int) -> Sums:
 
 
 def _carry(within: Sums, w: Tensor, state: Sums, length: int) -> tuple[Sums, Sums]:
-    """The states between the chunks.
-
-    Args:
-        within: (B, N, C, D), the sums of each chunk up to each position.
-        w: (D,).
-        state: (B, D), before the first position.
-        length: L.
-
-    Returns:
-        The state before each chunk (B, N, 1, D), and the state after the last position (B, D).
-    """
+    """The states between the chunks. `within` (B, N, C, D) has the sums of each chunk up to each position."""
     size = within.a.shape[2]
     starts = []
     for chunk, start in enumerate(range(0, length, size)):
