@@ -23,13 +23,10 @@ class Outcome:
     """The result of one check: a fault, or a note where the check does not apply, or neither where it holds."""
 
     check: str
-    """The name of the check."""
     fault: str | None = None
-    """What is wrong."""
     note: str | None = None
     """Why the check does not apply."""
     cause: BaseException | None = None
-    """What was raised."""
 
 
 def examine(subject: Any, checks: Iterable[Check]) -> Iterator[Outcome]:

@@ -40,13 +40,9 @@ class Subject:
     """What the checks take: an architecture with its options, for the tokens or vectors of a task."""
 
     cls: type[Any]
-    """The architecture."""
     options: Options
-    """Of the architecture."""
     io: IO
-    """Of the task."""
     device: torch.device = CPU
-    """Where the models are made."""
     training: TrainingOptions = field(default_factory=TrainingOptions)
     """How the run will train it."""
     task: Task | None = None

@@ -22,7 +22,6 @@ def stderr() -> Console:
 
 
 def print_findings(findings: Findings, console: Console, prefix: str = "") -> None:
-    """Prints a line for each fault and each note."""
     for fault in findings.faults:
         print_line(f"{prefix}{fault}", console)
     for note in findings.notes:

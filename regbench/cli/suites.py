@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 def run_suite(begin: Callable[[Reporter], Path], jobs: int | None, console: Console) -> int:
-    """Trains on every track and prints the table."""
     from regbench.cli.live import go_on, interrupted
     from regbench.sweeps import suite
 

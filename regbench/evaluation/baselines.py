@@ -80,24 +80,19 @@ class BaselinePredictions:
     """A baseline's predictions in float64, and what it cost to make them."""
 
     stored: StoredPredictions
-    """The predictions."""
     seconds: float
-    """Wall time."""
     processor_seconds: float
     """Processor time of all threads together. Other programs on the machine do not add to it."""
     threads: int
-    """How many threads there were."""
 
     @property
     def costs(self) -> dict[str, Any]:
-        """All but the predictions, by name."""
         return {"seconds": self.seconds, "processor_seconds": self.processor_seconds, "threads": self.threads}
 
 
 def predict_baseline(
     baseline: Baseline, track: Track, instances: Instances, progress: Progress = lambda done, total: None
 ) -> BaselinePredictions:
-    """Takes predictions from the cache, or makes them."""
     found = kept_predictions(baseline, track, instances)
     if found is not None:
         return found
@@ -172,7 +167,6 @@ def _make(baseline: Baseline, track: Track, instances: Instances, progress: Prog
 
 
 def score_stored(track: Track, instances: Instances, stored: StoredPredictions) -> Scores:
-    """Scores a baseline's predictions."""
     rows = rows_at_once(track.task.io, instances.tokens.shape[1], len(instances))
     return score(track.task, instances, stored.batches(rows))
 

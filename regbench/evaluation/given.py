@@ -37,15 +37,12 @@ class Given:
     kind: Kind | None
     """What the numbers of a row are. None for vectors."""
     io: IO
-    """What goes in and out."""
     ask: Callable[[NDArray[Any]], Any] | None = None
     """Maps inputs (B, L) to rows (B, L, V) as the caller makes them. None of an array."""
     rows: NDArray[Any] | None = None
     """The rows of an array, (N, L, V). None of everything else."""
     module: nn.Module | None = None
-    """The module, if it is one."""
     device: torch.device = CPU
-    """Where it computes."""
 
     def predict(self, tokens: NDArray[Any]) -> FloatArray:
         """The predictions of tokens (B, L): row t is that of token t.
@@ -135,7 +132,6 @@ def given(
 
 
 def _what_it_reads(io: IO) -> str:
-    """The tokens or vectors of a task, for a message."""
     return f"vectors of {io.d_in} components" if isinstance(io, VectorIO) else f"{io.vocab_size} tokens"
 
 
@@ -175,7 +171,6 @@ def as_array(rows: Any, what: str) -> NDArray[Any]:
 
 
 def check_shape(rows: NDArray[Any], shape: tuple[int, ...], what: str) -> None:
-    """Checks the shape of rows."""
     if rows.shape == shape:
         return
     names = "(N, L, V)" if what == "array" else "(B, L, V)"

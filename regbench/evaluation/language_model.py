@@ -59,7 +59,6 @@ class Prompting(Settings):
     prompt: str = ""
     """A text before the separator, of at most 2,000 characters in JSON: a result holds no more."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Of weights and activations."""
     revision: str | None = None
     """A commit, branch or tag of the Hub. None: the newest."""
     limit: int | None = pydantic.Field(default=None, ge=2)
@@ -184,7 +183,6 @@ class LanguageModel:
         raise UserError(f"the task has {needed} symbols, and the model's single tokens are {' and '.join(counts)}")
 
     def require_room(self, length: int) -> None:
-        """Checks that the model reads so many tokens of an instance."""
         longest, whole = getattr(self._config, "max_position_embeddings", None), len(self._prefix) + length
         if longest is not None and whole > longest:
             raise UserError(f"an instance is {whole} tokens long with its prompt, and the model reads {longest}")
@@ -230,7 +228,6 @@ def evaluate_language_model(
     device: str,
     announce: Callable[[str], None],
 ) -> tuple[Result, Sequence[StoredPredictions]]:
-    """The result of a language model, and its predictions under each mapping."""
     with explain_validation("language model", Prompting.model_fields):
         prompting = Prompting(**settings)
     check_plain([name, prompting.revision], "language model")  # a result with them could not be read

@@ -39,7 +39,6 @@ class _Stored:
 
     @property
     def arrays(self) -> dict[str, Any]:
-        """Every array, by its name in a file."""
         return {name: getattr(self, field) for field, name in self.names_in_file.items()}
 
     @property
@@ -62,7 +61,6 @@ class _Stored:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Self:
-        """Takes predictions from the arrays of a file."""
         missing = [name for name in cls.names_in_file.values() if name not in arrays]
         if missing and "given" in arrays:
             raise ValueError("it holds no whole distributions, only each token's probability and the most likely token")
@@ -164,7 +162,6 @@ class CompactPredictions(_Stored):
     probability: NDArray[np.floating[Any]]
     """(T,), instance after instance; float32 of a trained model, float64 of a baseline."""
     most_likely: NDArray[np.int32]
-    """(T,), int32."""
     lengths: NDArray[np.integer[Any]]
     """(N,), tokens of each instance."""
 

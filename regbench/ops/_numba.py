@@ -72,7 +72,6 @@ def exp2(x: Any) -> Any:
 
 @overload(exp2, strict=False)  # strict would also compare the annotations
 def _exp2_for(x: Any) -> Any:
-    """The function that `exp2` is for this type."""
     if x == types.float32:
         return lambda x: _exp2_float32(x)
     return lambda x: np.exp2(x)

@@ -47,7 +47,6 @@ class Implementation:
     requires: str | None = None
     """The module it needs beside PyTorch and Numba, if any."""
     install: str | None = None
-    """The command that installs this module."""
     dtypes: tuple[torch.dtype, ...] | None = None
     """The types it takes; None for all."""
     exact: tuple[torch.dtype, ...] | None = None
@@ -94,7 +93,6 @@ class Op:
     name: str
     """The name that users type, such as "attention"."""
     implementations: Mapping[str, Implementation]
-    """By the name of their backend, the fastest first."""
 
     def __post_init__(self) -> None:
         _ops[self.name] = self
@@ -136,7 +134,6 @@ class Op:
         return function
 
     def named(self, backend: str) -> Implementation:
-        """The implementation of this name."""
         if backend in self.implementations:
             return self.implementations[backend]
         served = [f"{op}={name}" for op, name in (_ran.get() or {}).items() if name == backend]

@@ -36,9 +36,7 @@ class Cost:
     """What one architecture costs on one track."""
 
     track: str
-    """The track's name."""
     architecture: str
-    """The architecture's name."""
     trials: int
     """Cells that are tried, on validation alone."""
     seeds: int
@@ -46,13 +44,11 @@ class Cost:
     parameters: tuple[int, int]
     """Of the smallest and of the largest model."""
     tokens: int
-    """Trained on in all cells."""
     seconds: float
     """Of all cells, one after another."""
 
 
 def estimate(groups: Sequence[Group], threads: int, announce: Callable[[str], None]) -> list[Cost]:
-    """What each architecture costs on each track."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

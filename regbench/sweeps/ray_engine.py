@@ -83,7 +83,6 @@ class RayEngine:
         )
 
     def free(self) -> int:
-        """How many jobs could begin at once now; nodes come and go."""
         there = self._ray.cluster_resources()
         most = self.divided.jobs or int(there.get("CPU", 0) // self.divided.threads)
         if self.divided.gpus and not self.divided.jobs:
@@ -91,7 +90,6 @@ class RayEngine:
         return max(1, most) - len(self._running)
 
     def submit(self, job: Job) -> None:
-        """Sends a job to the cluster."""
         files, cwd = (None, os.getcwd()) if self.shared else (_files(Path(job.folder)), None)
         self._running[self._task.remote(job.plain(), code_here(), cwd, files, self._told)] = job
 

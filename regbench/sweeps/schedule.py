@@ -31,13 +31,11 @@ class Counts:
     done: int = 0
     """Those that are done, also before this start."""
     failed: int = 0
-    """Those that failed."""
     size: int = 0
     """Of the jobs that are left, those that run included; see `Job`."""
 
     @property
     def left(self) -> int:
-        """Those still to do."""
         return self.total - self.done - self.failed
 
 
@@ -99,17 +97,11 @@ class Schedule:
     """A sweep on its way."""
 
     folder: SweepFolder
-    """The sweep's folder."""
     groups: Sequence[Group]
-    """What is swept."""
     engine: Engine
-    """Where it is done."""
     watcher: Watcher
-    """Is told how it goes."""
     counts: Counts = field(default_factory=Counts)
-    """Of its steps."""
     failures: list[Failure] = field(default_factory=list)
-    """What failed."""
     chosen: dict[str, Point] = field(default_factory=dict)
     """The point that was chosen in each group, by the group's key."""
     finished: list[tuple[Group, Point]] = field(default_factory=list)

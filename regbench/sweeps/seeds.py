@@ -42,7 +42,6 @@ def run_seeds(folder: Path, jobs: int, watcher: Watcher) -> Result:
 
 
 def _all(jobs: list[Job], engine: LocalEngine, watcher: Watcher, counts: Counts) -> None:
-    """Does all jobs."""
     failed: list[str] = []
 
     def end(job: Job, ended: Ended) -> None:

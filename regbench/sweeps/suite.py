@@ -67,7 +67,6 @@ def _require_empty(folder: Path) -> None:
 
 
 def is_suite(folder: str | Path) -> bool:
-    """Whether a folder is a suite's folder."""
     return (Path(folder) / FILE).is_file()
 
 

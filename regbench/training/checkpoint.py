@@ -34,7 +34,6 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, str] |
 
 
 def packed(tensors: dict[str, Tensor], notes: dict[str, str] | None = None) -> bytes:
-    """The content of a safetensors file."""
     try:
         # A copy each: safetensors refuses tensors that share memory, as tied weights do.
         return safetensors.torch.save({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, notes)
@@ -45,13 +44,11 @@ def packed(tensors: dict[str, Tensor], notes: dict[str, str] | None = None) -> b
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and notes of a file."""
     with _opened(path) as file:
         return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
 
 
 def load_notes(path: Path) -> dict[str, str]:
-    """The notes of a file. No tensor is read."""
     with _opened(path) as file:
         return dict(file.metadata() or {})
 
@@ -109,7 +106,6 @@ class TrainingRecord:
     progress: Progress
     """Where training ended, with its validation losses."""
     steps: int
-    """Of the whole training."""
     peak_memory_bytes: int
     """Of the process that trained it, or of its GPU."""
 

@@ -86,7 +86,6 @@ def describe_environment(
     precision: Literal["float32", "bfloat16"],
     packages: Mapping[str, str] | None = None,
 ) -> Environment:
-    """Describes the machine and the packages."""
     return Environment(
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.machine()}",
@@ -110,7 +109,6 @@ def versions() -> dict[str, str]:
 
 
 def describe_machine() -> str:
-    """The system and the processor, in one line."""
     return f"{platform.system()} {platform.machine()}, {_processor()}"
 
 

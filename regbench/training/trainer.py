@@ -78,7 +78,6 @@ class TrainingSteps:
         self._epoch, self._batches = -1, list[IntArray]()
 
     def __len__(self) -> int:
-        """How many steps there are."""
         return len(self.tokens)
 
     def rows(self, step: int) -> IntArray:
@@ -198,11 +197,9 @@ class Trainer:
         return {f"{MEASURED}{name}": value for name, value in found.items()}
 
     def _rate(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
         return learning_rate(step, len(self.plan), self.options, self.progress.lowered)
 
     def _diverged(self, what: str) -> UserError:
-        """The error that ends a training which went astray."""
         return UserError(
             f"training diverged: {what} at step {self.progress.step} of {len(self.plan)}; "
             f"try a training.learning_rate below {self.options.learning_rate:g}"
@@ -256,7 +253,6 @@ class Trainer:
         return loss
 
     def _keep(self) -> None:
-        """Keeps the weights of this moment, if that is asked for."""
         if self.options.keep_checkpoints:
             save_tensors(self.folder / course_file(self.progress.tokens), self.model.state_dict())
 

@@ -63,7 +63,6 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_rows(path: Path, head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """Writes a CSV file: the headings, and the rows under them."""
     with atomic_write(path) as file:
         csv.writer(file, lineterminator="\n").writerows([head, *rows])
 
@@ -86,7 +85,6 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:

@@ -30,7 +30,6 @@ class Folder:
     """
 
     def __init__(self, path: Path) -> None:
-        """Names the folder; nothing is read."""
         self.path = path
 
     def read(self, name: str, limit: int) -> bytes:
@@ -78,7 +77,6 @@ class Folder:
             os.close(handle)
 
     def has(self, name: str) -> bool:
-        """Whether something of this name is there."""
         return os.path.lexists(self.path / name)
 
     def _open(self, name: str, parts: list[str]) -> int:

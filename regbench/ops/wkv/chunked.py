@@ -23,11 +23,8 @@ class Sums(NamedTuple):
     """Sums in units of exp(scale), as in `regbench.ops.wkv.WKVState`. The scale has no gradient."""
 
     a: Tensor
-    """The weighted sum of values, of any shape."""
     b: Tensor
-    """The sum of weights, of the same shape."""
     scale: Tensor
-    """The logarithm of the unit, of the same shape."""
 
     def each(self, function: Callable[[Tensor], Tensor]) -> Sums:
         """The same function of all three tensors."""
