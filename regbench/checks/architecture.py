@@ -75,11 +75,7 @@ def causal(subject: Subject) -> str | None:
 def refuse_trained(subject: Subject, model: Model, instances: Instances, name: str) -> None:
     """Refuses a trained model that sees the future. Training can open a leak that the untrained weights had shut.
 
-    Args:
-        subject: what the model was built from.
-        model: the trained model.
-        instances: of the task. The longest is asked for.
-        name: of the architecture, for the message.
+    The longest instance is asked for.
     """
     longest = int(instances.lengths.argmax())
     tokens = token_tensor(instances[longest : longest + 1].tokens, subject.device)

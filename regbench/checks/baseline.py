@@ -44,13 +44,7 @@ def blaming_baseline(baseline: Baseline) -> Iterator[None]:
 
 
 def check_predictions(predicted: Any, tokens: NDArray[Any], io: IO) -> FloatArray:
-    """Returns what a baseline predicted, if it has the right form.
-
-    Args:
-        predicted: what `predict` returned.
-        tokens: (B, L), or vectors (B, L, D_in).
-        io: of the task.
-    """
+    """Returns what a baseline predicted, if it has the right form."""
     if not isinstance(predicted, np.ndarray) or not np.issubdtype(predicted.dtype, np.floating):
         kind = f"an array of {predicted.dtype}" if isinstance(predicted, np.ndarray) else type(predicted).__name__
         raise UserError(f"predict must return an array of floating-point numbers, not {kind}")
@@ -60,14 +54,7 @@ def check_predictions(predicted: Any, tokens: NDArray[Any], io: IO) -> FloatArra
 
 
 def examined(cls: type[Any], name: str, task: Task, instances: Instances) -> list[Baseline]:
-    """Makes the baselines of a class that is not built in, and checks each.
-
-    Args:
-        cls: the class.
-        name: under which it is registered.
-        task: what it will predict.
-        instances: the test split.
-    """
+    """Makes the baselines of a class that is not built in, and checks each."""
     with blaming(f"baseline '{name}' raises"):
         try:
             found = cls.defaults(task, instances)

@@ -23,13 +23,10 @@ class Outcome:
     """The result of one check: a fault, or a note where the check does not apply, or neither where it holds."""
 
     check: str
-    """The name of the check."""
     fault: str | None = None
-    """What is wrong."""
     note: str | None = None
     """Why the check does not apply."""
     cause: BaseException | None = None
-    """What was raised."""
 
 
 def examine(subject: Any, checks: Iterable[Check]) -> Iterator[Outcome]:
@@ -51,13 +48,7 @@ def examine(subject: Any, checks: Iterable[Check]) -> Iterator[Outcome]:
 
 
 def refuse(subject: Any, checks: Iterable[Check], what: str) -> None:
-    """Runs the checks up to the first fault.
-
-    Args:
-        subject: what the checks take.
-        checks: in the order in which they are run.
-        what: the subject, for people: "architecture 'mamba'".
-    """
+    """Runs the checks up to the first fault. `what` is the subject for people, as "architecture 'mamba'"."""
     for outcome in examine(subject, checks):
         if outcome.fault:
             raise UserError(f"{what} cannot be scored: {outcome.fault}") from outcome.cause

@@ -40,13 +40,9 @@ class Subject:
     """What the checks take: an architecture with its options, for the tokens or vectors of a task."""
 
     cls: type[Any]
-    """The architecture."""
     options: Options
-    """Of the architecture."""
     io: IO
-    """Of the task."""
     device: torch.device = CPU
-    """Where the models are made."""
     training: TrainingOptions = field(default_factory=TrainingOptions)
     """How the run will train it."""
     task: Task | None = None
@@ -76,9 +72,7 @@ class Subject:
     def tokens(self, batch: int = 3, length: int | None = 32) -> Tensor:
         """Random tokens (B, L), the separator among them; for a task of vectors, Gaussian vectors (B, L, D_in).
 
-        Args:
-            batch: B.
-            length: the most positions; None: the longest length of the task.
+        They have the longest length of the task where `length` is None.
         """
         generator = torch.Generator().manual_seed(0)
         shape = (batch, min(length or self.io.max_length, self.io.max_length))

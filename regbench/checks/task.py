@@ -45,11 +45,9 @@ class TaskSubject:
     """What the checks take: a task and its instances, which may come from the cache."""
 
     task: Task
-    """As the track made it."""
     splits: Splits
     """How many instances each split has."""
     made: Mapping[str, Instances]
-    """The instances by split."""
 
     def fresh(self) -> Task:
         """A new task with the same parameters. It has generated nothing yet, as in another process."""
@@ -57,7 +55,6 @@ class TaskSubject:
 
     @property
     def test(self) -> Instances:
-        """The test split."""
         return self.made["test"]
 
 

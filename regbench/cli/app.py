@@ -41,12 +41,10 @@ class _Parser(argparse.ArgumentParser):
     """An argument parser that raises its complaints, so that they become one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Raises the message as a UserError."""
         raise UserError(message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit code."""
     threads.wait_asleep()  # before a command imports PyTorch
     # Names of users' files are printed as they are: brackets in them are no markup, words no emoji, numbers have no colour.
     console = _Console(markup=False, emoji=False, highlight=False)
@@ -81,7 +79,6 @@ class _Console(Console):
     """Stops the command where nobody reads on, as `print` does. Rich ends the process with exit code 1."""
 
     def on_broken_pipe(self) -> None:
-        """See the class."""
         with suppress(SystemExit):
             super().on_broken_pipe()  # what is left goes nowhere
         raise BrokenPipeError
@@ -101,7 +98,6 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parses the arguments."""
     if not arguments or arguments[0] == "help":  # `regbench`, `regbench help`, `regbench help run`
         arguments = [*arguments[1:2], "--help"]
     own = _commands()

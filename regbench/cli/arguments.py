@@ -32,13 +32,6 @@ def one_of(*known: str) -> Callable[[str], str]:
 
 
 def refuse_unused(arguments: argparse.Namespace, options: Iterable[str], why: str) -> None:
-    """Refuses options that would not be used.
-
-    Args:
-        arguments: what was parsed.
-        options: by their names there.
-        why: the message behind the option.
-    """
     for option in options:
         given = getattr(arguments, option)
         if given is not None and given is not False:  # 0 is given
@@ -46,7 +39,6 @@ def refuse_unused(arguments: argparse.Namespace, options: Iterable[str], why: st
 
 
 def add_settings(parser: argparse.ArgumentParser, meaning: str) -> None:
-    """Declares `--set`, which may be given many times."""
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE", help=meaning)
 
 

@@ -22,13 +22,6 @@ def stderr() -> Console:
 
 
 def print_findings(findings: Findings, console: Console, prefix: str = "") -> None:
-    """Prints a line for each fault and each note.
-
-    Args:
-        findings: What was found.
-        console: The terminal.
-        prefix: What each line begins with.
-    """
     for fault in findings.faults:
         print_line(f"{prefix}{fault}", console)
     for note in findings.notes:

@@ -67,17 +67,14 @@ class Live:
         self._live.stop()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
         print_line(text, self._console)
 
     def started(self, job: Job, counts: Counts) -> None:
-        """A job has begun."""
         self._running[job.folder] = _Run(job)
         if not self._console.is_terminal:
             self.say(f"begun: {_what(job)}")
 
     def noted(self, job: Job, note: Note) -> None:
-        """How far it is."""
         if (run := self._running.get(job.folder)) is None:
             return
         run.text = note.text
@@ -85,7 +82,6 @@ class Live:
             run.share, run.first = note.share, note.share if run.first is None else run.first
 
     def ended(self, job: Job, ended: Ended, counts: Counts) -> None:
-        """How it ended."""
         run = self._running.pop(job.folder)
         if ended.message is None:
             run.share = 1.0
@@ -100,7 +96,6 @@ class Live:
         self.say(f"chosen of {len(group.trials)}: {point.label}, validation loss {loss:.4f}")
 
     def ticked(self, counts: Counts) -> None:
-        """Some time has passed."""
         if self._console.is_terminal:
             longest = max((len(run.job.label) for run in self._running.values()), default=0)
             room = max(10, min(longest, self._console.width - _BAR - 40))
@@ -125,13 +120,7 @@ class Live:
 
 
 def go_on(folder: Path, jobs: int | None, reporter: Reporter) -> Result:
-    """Trains and scores the seeds of a run folder that are not done.
-
-    Args:
-        folder: The run folder.
-        jobs: How many at once, with a line for each. None: one after another.
-        reporter: Is told of these.
-    """
+    """Trains and scores the seeds of a run folder that are not done."""
     from regbench import runner
     from regbench.sweeps.seeds import run_seeds
 
@@ -142,11 +131,7 @@ def go_on(folder: Path, jobs: int | None, reporter: Reporter) -> Result:
 
 
 def interrupted(folder: Path | None, jobs: int | None) -> int:
-    """Says how an interrupted run or suite goes on, with the same number of threads. None: it has not begun.
-
-    Returns:
-        The exit code.
-    """
+    """Says how an interrupted run or suite goes on, with the same number of threads. None: it has not begun."""
     again = [] if jobs is None else ["--jobs", str(jobs)]
     hint = f"; go on with: {resume_command(folder, *again)}" if folder is not None else ""
     print(f"regbench: interrupted{hint}", file=sys.stderr)
@@ -154,7 +139,6 @@ def interrupted(folder: Path | None, jobs: int | None) -> int:
 
 
 def _what(job: Job) -> str:
-    """A job, for people."""
     return f"{job.label} ({_ACTIONS[job.action]})"
 
 

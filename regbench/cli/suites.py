@@ -24,16 +24,6 @@ if TYPE_CHECKING:
 
 
 def run_suite(begin: Callable[[Reporter], Path], jobs: int | None, console: Console) -> int:
-    """Trains on every track and prints the table.
-
-    Args:
-        begin: Makes the suite's folder, or finds it.
-        jobs: Seeds trained at once.
-        console: For the table.
-
-    Returns:
-        The exit code.
-    """
     from regbench.cli.live import go_on, interrupted
     from regbench.metrics.reach import reach_words
     from regbench.sweeps import suite
@@ -59,11 +49,7 @@ def run_suite(begin: Callable[[Reporter], Path], jobs: int | None, console: Cons
 
 
 def suite_table(done: Sequence[tuple[Path, Result]]) -> Table:
-    """A row for each track: the main score of the architecture, of the best entry on the board and of the best baseline.
-
-    Args:
-        done: Run folders with their results.
-    """
+    """A row for each track: the main score of the architecture, of the best entry on the board and of the best baseline."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for head in ("track", "score", done[0][1].architecture.name, "normalized", "best entry", "best baseline"):
         number = head not in ("track", "score", "best entry", "best baseline")

@@ -67,7 +67,6 @@ def failure_table(failures: Sequence[Failure]) -> Table:
 
 
 def cost_table(costs: Sequence[Cost]) -> Table:
-    """What a sweep would cost, by architecture."""
     heads = ("track", "architecture", "trials", "seeds", "parameters", "tokens", "time of\none core")
     table = narrow_table(None, heads, 2)
     for cost in costs:

@@ -23,10 +23,7 @@ _NAME = 26
 def print_fitting(table: Table, console: Console, names: int = 1) -> None:
     """Prints a table. Where it is wider than the terminal, several: each has the names, and as many other columns as fit.
 
-    Args:
-        table: The table.
-        console: Where it is printed.
-        names: How many of its first columns say what a row is.
+    The names are in its first columns.
     """
     first, others = range(names), range(names, len(table.columns))
     while others:
@@ -56,12 +53,7 @@ def folded(name: str) -> str:
 
 
 def result_table(result: Result, metrics: Metrics = METRICS) -> Table:
-    """The model among the baselines, best first by the track's main score. It is narrow enough for 80 columns.
-
-    Args:
-        result: the result of a run. Each of several seeds has a row of its own.
-        metrics: the scores of its track.
-    """
+    """The model among the baselines, best first by the track's main score. It is narrow enough for 80 columns."""
     from regbench.report.content import in_hundredths, score_rows  # it loads matplotlib
 
     table = Table(
@@ -88,12 +80,7 @@ def result_table(result: Result, metrics: Metrics = METRICS) -> Table:
 
 
 def metrics_of_run(result: Result, folder: Path) -> Metrics:
-    """What the scores of a result are. Scores that a task of the user's own defines are read from its track.
-
-    Args:
-        result: the result of a run.
-        folder: its folder.
-    """
+    """What the scores of a result are. Scores that a task of the user's own defines are read from its track."""
     if set(result.metrics) <= METRICS.keys():
         return METRICS
     from regbench.config import read_run

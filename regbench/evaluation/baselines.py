@@ -83,24 +83,19 @@ class BaselinePredictions:
     """A baseline's predictions in float64, and what it cost to make them."""
 
     stored: StoredPredictions
-    """The predictions."""
     seconds: float
-    """Wall time."""
     processor_seconds: float
     """Processor time of all threads together. Other programs on the machine do not add to it."""
     threads: int
-    """How many threads there were."""
 
     @property
     def costs(self) -> dict[str, Any]:
-        """All but the predictions, by name."""
         return {"seconds": self.seconds, "processor_seconds": self.processor_seconds, "threads": self.threads}
 
 
 def predict_baseline(
     baseline: Baseline, track: Track, instances: Instances, progress: Progress = lambda done, total: None
 ) -> BaselinePredictions:
-    """Takes predictions from the cache, or makes them."""
     found = kept_predictions(baseline, track, instances)
     if found is not None:
         return found
@@ -175,7 +170,6 @@ def _make(baseline: Baseline, track: Track, instances: Instances, progress: Prog
 
 
 def score_stored(track: Track, instances: Instances, stored: StoredPredictions) -> Scores:
-    """Scores a baseline's predictions."""
     rows = rows_at_once(track.task.io, instances.tokens.shape[1], len(instances))
     return score(track.task, instances, stored.batches(rows))
 
@@ -185,14 +179,7 @@ def score_baselines(
 ) -> dict[str, BaselineRecord]:
     """Scores the default baselines. The cache keeps their scores, since they depend on nothing that is trained.
 
-    Args:
-        track: The track.
-        instances: One of its splits.
-        announce: Is told of every baseline whose scores are not in the cache.
-        anchors: Whether only the two baselines between which normalized scores lie are wanted.
-
-    Returns:
-        The record of each baseline, by name.
+    `anchors`: only the two between which normalized scores lie.
     """
     wanted = [b for b in default_baselines(track, instances) if b.anchor is not None or not anchors]
     return with_chance({b.name: _record(b, track, instances, announce) for b in wanted}, track, instances)

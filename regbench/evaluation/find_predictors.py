@@ -27,11 +27,9 @@ class ComparedPredictor:
     label: str | None
     """The name that the user gave to it, if any."""
     name: str
-    """Its usual name."""
     long_name: str
     """Its name where another predictor has the same usual one."""
     source: Baseline | Run | KnownScores
-    """The baseline, the run, or scores without predictions."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,6 @@ class KnownScores:
     """The scores of a predictor on a test split."""
 
     name: str
-    """Its usual name."""
     scores: Mapping[str, ScoreRecord]
     """By metric the mean over seeds. Its error is over seeds, or with one seed over instances."""
     main: Sample
@@ -77,13 +74,10 @@ class Found:
     """The predictors of a comparison."""
 
     track: Track
-    """The track."""
     test: Instances
-    """Its test split."""
     compared: Sequence[ComparedPredictor]
     """The predictors, as they were given."""
     names: Sequence[str]
-    """What each is called."""
     prior: Prior
     """What is expected of the seeds of the main score."""
 

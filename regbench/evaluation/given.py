@@ -37,15 +37,12 @@ class Given:
     kind: Kind | None
     """What the numbers of a row are. None for vectors."""
     io: IO
-    """What goes in and out."""
     ask: Callable[[NDArray[Any]], Any] | None = None
     """Maps inputs (B, L) to rows (B, L, V) as the caller makes them. None of an array."""
     rows: NDArray[Any] | None = None
     """The rows of an array, (N, L, V). None of everything else."""
     module: nn.Module | None = None
-    """The module, if it is one."""
     device: torch.device = CPU
-    """Where it computes."""
 
     def predict(self, tokens: NDArray[Any]) -> FloatArray:
         """The predictions of tokens (B, L): row t is that of token t.
@@ -65,10 +62,7 @@ class Given:
     ) -> FloatArray:
         """Turns rows into distributions (B, L, V), or into vectors (B, L, D_out).
 
-        Args:
-            rows: As the caller makes them.
-            shape: (B, L).
-            lengths: (B,), where rows of padding need not be distributions. They become uniform.
+        Rows behind `lengths` need not be distributions, and become uniform.
         """
         width = self.io.width
         check_shape(rows, (*shape, width), self.what)
@@ -84,12 +78,7 @@ def given(
 ) -> Given:
     """Recognises what a caller hands over.
 
-    Args:
-        predictor: A module, a callable, an array, or a `Predictor`.
-        task: The task that it predicts.
-        predicts: "this" or "next". None where the predictor is one of regbench's own, which say it themselves.
-        kind: "logits", "log_probabilities" or "probabilities". None as for `predicts`, and for vectors.
-        device: Where a callable finds its tokens; by default the CPU. A module finds them where its weights are.
+    "predicts" and "kind" are None where the predictor is one of regbench's own, which say it themselves.
     """
     io: IO = task.io
     vectors = isinstance(io, VectorIO)
@@ -143,7 +132,6 @@ def given(
 
 
 def _what_it_reads(io: IO) -> str:
-    """The tokens or vectors of a task, for a message."""
     return f"vectors of {io.d_in} components" if isinstance(io, VectorIO) else f"{io.vocab_size} tokens"
 
 
@@ -183,7 +171,6 @@ def as_array(rows: Any, what: str) -> NDArray[Any]:
 
 
 def check_shape(rows: NDArray[Any], shape: tuple[int, ...], what: str) -> None:
-    """Checks the shape of rows."""
     if rows.shape == shape:
         return
     names = "(N, L, V)" if what == "array" else "(B, L, V)"

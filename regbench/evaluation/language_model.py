@@ -62,7 +62,6 @@ class Prompting(Settings):
     prompt: str = ""
     """A text before the separator, of at most 2,000 characters in JSON: a result holds no more."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Of weights and activations."""
     revision: str | None = None
     """A commit, branch or tag of the Hub. None: the newest."""
     limit: int | None = pydantic.Field(default=None, ge=2)
@@ -187,7 +186,6 @@ class LanguageModel:
         raise UserError(f"the task has {needed} symbols, and the model's single tokens are {' and '.join(counts)}")
 
     def require_room(self, length: int) -> None:
-        """Checks that the model reads so many tokens of an instance."""
         longest, whole = getattr(self._config, "max_position_embeddings", None), len(self._prefix) + length
         if longest is not None and whole > longest:
             raise UserError(f"an instance is {whole} tokens long with its prompt, and the model reads {longest}")
@@ -197,9 +195,7 @@ class LanguageModel:
     ) -> Callable[[NDArray[Any]], Tensor]:
         """A function from inputs (B, L) to the logits of the symbols (B, L, V).
 
-        Args:
-            mapping: (V,), a token of the model for each token of the task.
-            seen: is told of each call the probability that all other tokens have, (B, L).
+        `seen` is told of each call the probability that all other tokens have, (B, L).
         """
         columns = torch.from_numpy(mapping).to(self.device)
         prefix = torch.tensor(self._prefix, dtype=torch.long, device=self.device)
@@ -235,16 +231,6 @@ def evaluate_language_model(
     device: str,
     announce: Callable[[str], None],
 ) -> tuple[Result, Sequence[StoredPredictions]]:
-    """The result of a language model, and its predictions under each mapping.
-
-    Args:
-        track: Of tokens. Its tokens apart from the separator are the symbols.
-        name: `hf:NAME` or `hf:FOLDER`.
-        split: The instances that are predicted.
-        settings: Fields of `Prompting`.
-        device: "cpu", "cuda", or "auto".
-        announce: Is told what happens.
-    """
     with explain_validation("language model", Prompting.model_fields):
         prompting = Prompting(**settings)
     check_plain([name, prompting.revision], "language model")  # a result with them could not be read

@@ -24,19 +24,15 @@ class BaselineRow(Strict):
     """One baseline on one test split."""
 
     options: dict[str, Any]
-    """Its options."""
     version: int
     """The baseline's `version` when it was measured."""
     scores: dict[str, ScoreRecord]
-    """By score its value and standard error."""
     difference: dict[str, ScoreRecord]
     """By score its value less that of the best baseline, paired over instances. The best itself has none."""
     seconds: float = pydantic.Field(ge=0)
-    """Wall time."""
     processor_seconds: float = pydantic.Field(ge=0)
     """Processor time of all threads together. Other programs on the machine do not add to it."""
     threads: int = pydantic.Field(ge=1)
-    """How many threads there were."""
 
 
 class TrackTable(Strict):
@@ -45,29 +41,20 @@ class TrackTable(Strict):
     split: str
     """Fingerprint of the test split."""
     instances: int
-    """How many instances the split has."""
     main_score: str
-    """The score that orders the rows."""
     losses: list[str]
     """The scores of which lower is better."""
     best: str
     """The baseline that differences are to: the best one that does not know the truth."""
     rows: dict[str, BaselineRow]
-    """By the baselines' names."""
 
     @property
     def metrics(self) -> list[str]:
-        """The names of the scores."""
         return list(self.rows[self.best].scores)
 
 
 def measure(track: Track, announce: Announce = lambda name, done, total: None) -> TrackTable:
-    """Scores the default baselines on the test split. Predictions come from the cache where it has them.
-
-    Args:
-        track: The track.
-        announce: Is told of progress.
-    """
+    """Scores the default baselines on the test split. Predictions come from the cache where it has them."""
     test = track.instances("test")
     baselines = default_baselines(track, test)
     if not any(baseline.anchor != "end" for baseline in baselines):

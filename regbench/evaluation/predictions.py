@@ -39,7 +39,6 @@ class _Stored:
 
     @property
     def arrays(self) -> dict[str, Any]:
-        """Every array, by its name in a file."""
         return {name: getattr(self, field) for field, name in self.names_in_file.items()}
 
     @property
@@ -62,11 +61,6 @@ class _Stored:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Self:
-        """Takes predictions from the arrays of a file.
-
-        Raises:
-            ValueError: An array is missing.
-        """
         missing = [name for name in cls.names_in_file.values() if name not in arrays]
         if missing and "given" in arrays:
             raise ValueError("it holds no whole distributions, only each token's probability and the most likely token")
@@ -168,7 +162,6 @@ class CompactPredictions(_Stored):
     probability: NDArray[np.floating[Any]]
     """(T,), instance after instance; float32 of a trained model, float64 of a baseline."""
     most_likely: NDArray[np.int32]
-    """(T,), int32."""
     lengths: NDArray[np.integer[Any]]
     """(N,), tokens of each instance."""
 
@@ -240,11 +233,7 @@ def store(
 ) -> StoredPredictions:
     """Packs predictions in the form that the task's scores need.
 
-    Args:
-        task: The task.
-        batches: Consecutive batches (B, L, V), or (B, L, D_out).
-        instances: What was predicted.
-        kind: The type of the stored numbers. None: that of a trained model's predictions.
+    The numbers are those of a trained model's predictions where `kind` is None.
     """
     if not task.knows_truth:
         return CompactPredictions.pack(batches, instances, kind or np.float32, task.io.vocab_size)
@@ -271,14 +260,7 @@ def expected_arrays(task: Task, instances: Instances) -> dict[str, NDArray[Any]]
 
 
 def read_stored(folder: Folder, name: str, task: Task, instances: Instances) -> StoredPredictions:
-    """Reads a file of predictions, which may be a stranger's: within bounds, and no link is followed. Every row is checked.
-
-    Args:
-        folder: The folder.
-        name: The file's path in the folder.
-        task: The task. It decides the form.
-        instances: What was predicted.
-    """
+    """Reads a file of predictions, which may be a stranger's: within bounds, and no link is followed. Every row is checked."""
     arrays = folder.arrays(name, expected_arrays(task, instances))
     if not np.array_equal(arrays["lengths"], instances.lengths):
         raise Refused(f"{name}: its lengths are not those of the instances")

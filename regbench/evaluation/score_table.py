@@ -23,11 +23,9 @@ class ScoreRow:
     """One predictor."""
 
     name: str
-    """What it is called."""
     seeds: int
     """How many trained models its scores are the mean of. 0 of a baseline."""
     scores: Mapping[str, ScoreRecord]
-    """By metric."""
     change: Change | None
     """The way from the first predictor that was given to this one, by the main score. None of the first."""
     learned: int | None = None

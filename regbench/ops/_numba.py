@@ -21,11 +21,8 @@ SMALL = 1 << 20
 def run(kernel: Callable[..., None], items: int, *tensors: Tensor | int, one_pass: bool = False) -> None:
     """Calls a kernel on PyTorch's tensors, shared among as many threads as PyTorch would use.
 
-    Args:
-        kernel: a compiled function `kernel(start, stop, *arrays)`, which does the work items from `start` to `stop`.
-        items: how many work items there are.
-        tensors: contiguous tensors on the CPU. The kernel gets them as arrays that share their memory, and numbers as they are.
-        one_pass: whether the kernel goes through its tensors once. Then small ones are left to the calling thread.
+    The kernel is `kernel(start, stop, *arrays)`, and its arrays share the tensors' memory; numbers are handed on as they are. With
+    `one_pass` a small tensor is left to the calling thread.
     """
     arrays = (given.detach().numpy() if isinstance(given, Tensor) else given for given in tensors)
     alone = one_pass and isinstance(tensors[0], Tensor) and tensors[0].numel() < SMALL
@@ -69,17 +66,12 @@ def _exp2_float32(x: Any) -> Any:
 
 
 def exp2(x: Any) -> Any:
-    """2^x in compiled code: vector arithmetic for float32, NumPy's function for float64.
-
-    Raises:
-        NotImplementedError: it is called outside compiled code.
-    """
+    """2^x in compiled code: vector arithmetic for float32, NumPy's function for float64."""
     raise NotImplementedError("exp2 works in compiled code alone")
 
 
 @overload(exp2, strict=False)  # strict would also compare the annotations
 def _exp2_for(x: Any) -> Any:
-    """The function that `exp2` is for this type."""
     if x == types.float32:
         return lambda x: _exp2_float32(x)
     return lambda x: np.exp2(x)

@@ -47,7 +47,6 @@ class Implementation:
     requires: str | None = None
     """The module it needs beside PyTorch and Numba, if any."""
     install: str | None = None
-    """The command that installs this module."""
     dtypes: tuple[torch.dtype, ...] | None = None
     """The types it takes; None for all."""
     exact: tuple[torch.dtype, ...] | None = None
@@ -94,7 +93,6 @@ class Op:
     name: str
     """The name that users type, such as "attention"."""
     implementations: Mapping[str, Implementation]
-    """By the name of their backend, the fastest first."""
 
     def __post_init__(self) -> None:
         _ops[self.name] = self
@@ -136,7 +134,6 @@ class Op:
         return function
 
     def named(self, backend: str) -> Implementation:
-        """The implementation of this name."""
         if backend in self.implementations:
             return self.implementations[backend]
         served = [f"{op}={name}" for op, name in (_ran.get() or {}).items() if name == backend]
@@ -198,12 +195,7 @@ def use_backend(backend: str) -> Iterator[dict[str, str]]:
 
 
 def require_use(backend: str, record: Mapping[str, str]) -> None:
-    """Refuses a backend that was asked for by name and did not run.
-
-    Args:
-        backend: what was asked for, as in `use_backend`.
-        record: what ran, as `use_backend` yields it.
-    """
+    """Refuses a backend that was asked for by name and did not run."""
     requested = _read(backend)
     idle = sorted(requested.keys() - record.keys() - {ALL})
     if idle:
@@ -230,11 +222,6 @@ def check_shapes(op: str, expected: Iterable[tuple[str, Tensor | None, tuple[int
 
 
 def common_type(*tensors: Tensor | None, least: torch.dtype | None = None) -> torch.dtype:
-    """The type that holds the types of all tensors. Under autocast an op may be given several types.
-
-    Args:
-        tensors: None where an argument is left out.
-        least: A type that it holds too. Sums over a whole sequence need float32.
-    """
+    """The type that holds the types of all tensors. Under autocast an op may be given several types."""
     types = [tensor.dtype for tensor in tensors if tensor is not None]
     return reduce(torch.promote_types, types if least is None else [*types, least])

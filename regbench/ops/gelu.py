@@ -30,7 +30,6 @@ _LOG2_E = math.log2(math.e)
 
 @njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 def _forward(begin: int, end: int, x: np.ndarray, y: np.ndarray) -> None:
-    """Fills y (N,)."""
     a, b, one = x.dtype.type(-_A * _LOG2_E), x.dtype.type(-_B * _LOG2_E), x.dtype.type(1)
     part = slice(begin * BLOCK, end * BLOCK)
     x, y = x[part], y[part]  # an index from 0 needs no check for a sign
@@ -40,7 +39,6 @@ def _forward(begin: int, end: int, x: np.ndarray, y: np.ndarray) -> None:
 
 @njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 def _backward(begin: int, end: int, dy: np.ndarray, x: np.ndarray, dx: np.ndarray) -> None:
-    """Fills dx (N,)."""
     a, b, one = x.dtype.type(-_A * _LOG2_E), x.dtype.type(-_B * _LOG2_E), x.dtype.type(1)
     slope, cubic = x.dtype.type(_A), x.dtype.type(3 * _B)
     part = slice(begin * BLOCK, end * BLOCK)
@@ -56,7 +54,6 @@ class _Gelu(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        """GELU of each element."""
         ctx.save_for_backward(x)
         y = torch.empty_like(x)
         run(_forward, -(-x.numel() // BLOCK), x.view(-1), y.view(-1), one_pass=True)
@@ -65,7 +62,6 @@ class _Gelu(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Tensor:
-        """The gradient of x."""
         (x,) = ctx.saved_tensors
         dx = torch.empty_like(x)
         run(_backward, -(-x.numel() // BLOCK), dy.contiguous().view(-1), x.view(-1), dx.view(-1), one_pass=True)
@@ -77,12 +73,6 @@ def gelu(x: Tensor) -> Tensor:
 
     There is nothing to choose: the kernel takes float32 and float64 on the CPU, and PyTorch's function all else. A subclass of
     Tensor may hold no elements, as those by which PyTorch traces and profiles: it is PyTorch's too.
-
-    Args:
-        x: of any shape.
-
-    Returns:
-        A tensor of the shape and type of x.
     """
     if type(x) is not Tensor or x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
         return F.gelu(x, approximate="tanh")

@@ -33,7 +33,6 @@ class SweepCurve:
     """One line of a panel."""
 
     track: str
-    """The track's name."""
     axis: str
     """What is varied."""
     beside: str
@@ -43,9 +42,7 @@ class SweepCurve:
     name: str
     """The architecture, with the values of its own axes."""
     values: tuple[Any, ...]
-    """Of the axis, in order."""
     scores: tuple[Spread, ...]
-    """At each value."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +50,8 @@ class _Candidate:
     """What may stand at a value of an axis: a chosen configuration or a trial."""
 
     point: Point
-    """Its configuration."""
     loss: float
-    """Its validation loss."""
     scores: dict[str, Spread]
-    """By metric."""
 
 
 def curves_of(folder: SweepFolder, rows: Sequence[Chosen], groups: Sequence[Group]) -> list[SweepCurve]:
@@ -187,7 +181,6 @@ def _draw(path: Path, curves: Sequence[SweepCurve], rows: Sequence[Chosen]) -> N
 
 
 def _in_rows(panels: list[list[SweepCurve]], most: int) -> list[list[list[SweepCurve]]]:
-    """Panels in rows of `most` or fewer."""
     return [panels[at : at + most] for at in range(0, len(panels), most)]
 
 
@@ -196,12 +189,7 @@ def draw_panel(
 ) -> None:
     """Draws the curves of a panel.
 
-    Args:
-        frame: Where.
-        curves: Of one axis and one metric.
-        names: Of all curves of the picture. They give each its colour.
-        lines: The heights of baselines.
-        legend: Whether it has the legend, at its right.
+    `names` are of all curves of the picture and give each its colour; `lines` are the heights of baselines.
     """
     values = _unique([value for curve in curves for value in curve.values])
     numbers = all(map(_is_number, values))

@@ -36,9 +36,7 @@ class Cost:
     """What one architecture costs on one track."""
 
     track: str
-    """The track's name."""
     architecture: str
-    """The architecture's name."""
     trials: int
     """Cells that are tried, on validation alone."""
     seeds: int
@@ -46,19 +44,11 @@ class Cost:
     parameters: tuple[int, int]
     """Of the smallest and of the largest model."""
     tokens: int
-    """Trained on in all cells."""
     seconds: float
     """Of all cells, one after another."""
 
 
 def estimate(groups: Sequence[Group], threads: int, announce: Callable[[str], None]) -> list[Cost]:
-    """What each architecture costs on each track.
-
-    Args:
-        groups: what is swept.
-        threads: of one run.
-        announce: is told what is timed.
-    """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -116,12 +106,7 @@ def seeds_of(group: Group) -> int:
 
 
 def evaluations_of(point: Point, lengths: IntArray) -> int:
-    """How often one cell scores the validation split, to within an epoch's last batches.
-
-    Args:
-        point: the cell's configuration.
-        lengths: (N,), of the training instances.
-    """
+    """How often one cell scores the validation split, to within an epoch's last batches."""
     seen = lengths[: point.training.train_instances]
     total = math.ceil(math.ceil(len(seen) / point.training.batch_size) * point.train_tokens / int(seen.sum()))
     return len(evaluation_steps(total, len(seen), point.training))

@@ -33,10 +33,7 @@ class Select(Strict):
 
 
 class SweepFile(Strict):
-    """The content of a sweep file."""
-
     track: str | list[str]
-    """One track, or several."""
     base: dict[str, Any] = pydantic.Field(default={})
     """Settings of every run."""
     grid: Axes
@@ -48,9 +45,7 @@ class SweepFile(Strict):
     seeds: list[Seed] = pydantic.Field(default=[0], min_length=1)
     """Of what is scored on the test split."""
     backend: str = "auto"
-    """As `regbench run --backend`."""
     device: str = "auto"
-    """As `regbench run --device`."""
     threads: int | None = pydantic.Field(default=None, ge=1)
     """Of one run; by default 1, or the cores over `--jobs`."""
     gpus: float | None = pydantic.Field(default=None, ge=0, le=1)
@@ -58,12 +53,10 @@ class SweepFile(Strict):
 
     @property
     def tracks(self) -> list[str]:
-        """All tracks."""
         return [self.track] if isinstance(self.track, str) else self.track
 
     @property
     def architectures(self) -> list[str]:
-        """All architectures, as they are asked for."""
         return self.grid["arch"]
 
     def axes_of(self, architecture: str) -> Axes:
@@ -87,9 +80,7 @@ def names_in(axis: str) -> list[str]:
 def settings_of(axis: str, value: Any) -> dict[str, Any]:
     """The settings that one value of an axis makes.
 
-    Args:
-        axis: the name of a setting; of several that change together, their names with commas between them.
-        value: the setting's value; of several a list of theirs.
+    Of an axis of several names, with commas between them, the value is a list.
     """
     names = names_in(axis)
     if len(names) == 1:
@@ -124,7 +115,6 @@ def _numbers(value: Any) -> Any:
 
 
 def _fault(sweep: SweepFile) -> str | None:
-    """What is wrong with a file of the right form."""
     if "arch" not in sweep.grid:
         return "grid has no 'arch': it says which architectures are swept"
     for where, axes in [("grid", sweep.grid), *((f"options_of.{a}", axes) for a, axes in sweep.options_of.items())]:

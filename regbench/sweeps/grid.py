@@ -30,27 +30,18 @@ SELECTION_SEED = 0
 
 @dataclass(frozen=True)
 class Point:
-    """One configuration."""
-
     track: Track
-    """The loaded track."""
     architecture: str
-    """As it is asked for."""
     cls: type[Any]
-    """Its class."""
     axes: dict[str, Any]
     """The values of its axes, by the setting that each sets."""
     settings: dict[str, Any]
-    """All settings."""
     options: Options
-    """What the settings make of the architecture's options."""
     training: TrainingOptions
-    """What they make of the training options."""
     content: dict[str, Any]
     """All that decides what is trained, but for the seed."""
 
     def config(self, seeds: tuple[int, ...], trials: int = 1) -> Config:
-        """The configuration of a run with these seeds."""
         content = self.content
         return Config(
             track=content["track"][0],
@@ -64,17 +55,14 @@ class Point:
 
     @cached_property
     def digest(self) -> str:
-        """Of the content: 128 bits."""
         return digest_of(self.content)
 
     @property
     def name(self) -> str:
-        """The architecture's short name."""
         return registry.short_name(self.architecture)
 
     @property
     def label(self) -> str:
-        """The architecture and the values of its axes, for people."""
         return f"{self.name} {shown_axes(self.axes)}".rstrip()
 
     @property
@@ -95,12 +83,10 @@ class Cell:
 
     @cached_property
     def digest(self) -> str:
-        """The name of its folder."""
         return digest_of({**self.point.content, "seed": self.seed})
 
     @property
     def label(self) -> str:
-        """What it is, for people."""
         return f"{self.point.label} seed {self.seed}"
 
 
@@ -109,22 +95,18 @@ class Group:
     """Points of which one is chosen, or a single point."""
 
     points: tuple[Point, ...]
-    """In the order of the file."""
     trials: tuple[Cell, ...]
     """The cell of each point that decides; empty where there is nothing to choose."""
     seeds: tuple[int, ...]
-    """Of the chosen point."""
     axes: dict[str, Any] = field(default_factory=dict)
     """The values that all its points share."""
 
     @property
     def first(self) -> Point:
-        """The first point, for what all points share."""
         return self.points[0]
 
     @property
     def label(self) -> str:
-        """What it is, for people."""
         return f"{self.first.name} {shown_axes(self.axes)}".rstrip()
 
     @cached_property

@@ -21,12 +21,8 @@ from regbench.utils.errors import UserError
 
 @dataclass(frozen=True)
 class Share:
-    """How a machine is divided."""
-
     jobs: int
-    """Processes at once."""
     threads: int
-    """Of each."""
     gpus: float = 0.0
     """Of each; a part of one where several share it."""
 
@@ -92,7 +88,6 @@ class LocalEngine:
     """A pool of processes on this machine."""
 
     divided: Share
-    """How the machine is divided."""
     log: Path
     """Where the processes' errors go; removed at the end where there were none."""
     _workers: list[_Worker] = field(default_factory=list)
@@ -100,11 +95,9 @@ class LocalEngine:
     _started: bool = False
 
     def free(self) -> int:
-        """How many jobs could begin at once now."""
         return self.divided.jobs - sum(w.job is not None or w.process.poll() is not None for w in self._workers)
 
     def submit(self, job: Job) -> None:
-        """Gives a job to a process that has none, a new one if need be."""
         idle = (w for w in self._workers if w.job is None and w.process.poll() is None)
         worker = next(idle, None) or self._start()
         worker.job = job
@@ -124,7 +117,6 @@ class LocalEngine:
         return found
 
     def close(self) -> None:
-        """Ends all processes; what is half done can be resumed."""
         for worker in self._workers:
             assert worker.process.stdin is not None
             with contextlib.suppress(OSError):

@@ -83,7 +83,6 @@ class RayEngine:
         )
 
     def free(self) -> int:
-        """How many jobs could begin at once now; nodes come and go."""
         there = self._ray.cluster_resources()
         most = self.divided.jobs or int(there.get("CPU", 0) // self.divided.threads)
         if self.divided.gpus and not self.divided.jobs:
@@ -91,7 +90,6 @@ class RayEngine:
         return max(1, most) - len(self._running)
 
     def submit(self, job: Job) -> None:
-        """Sends a job to the cluster."""
         files, cwd = (None, os.getcwd()) if self.shared else (_files(Path(job.folder)), None)
         self._running[self._task.remote(job.plain(), code_here(), cwd, files, self._told)] = job
 
@@ -234,15 +232,7 @@ def _work(
 ) -> tuple[Ended, Files | None]:
     """Runs on a node: does a job in the sweep's folder, or with the files of its folder in one of this node's own.
 
-    Args:
-        content: the job.
-        code: what the sweep runs.
-        cwd: where the sweep was started, if the node sees it.
-        files: those of the job's folder, if the node does not see it.
-        told: takes notes.
-
-    Returns:
-        How it ended, and the files that it left where the sweep does not see them.
+    What is None is not seen from there.
     """
     if code_here() != code:  # a node that joined later was not asked at the start
         return Ended(f"the node {socket.gethostname()} has another regbench, Python or PyTorch"), None

@@ -31,13 +31,11 @@ class Counts:
     done: int = 0
     """Those that are done, also before this start."""
     failed: int = 0
-    """Those that failed."""
     size: int = 0
     """Of the jobs that are left, those that run included; see `Job`."""
 
     @property
     def left(self) -> int:
-        """Those still to do."""
         return self.total - self.done - self.failed
 
 
@@ -68,15 +66,7 @@ class Watcher(Protocol):
 def drive(
     ready: deque[Job], engine: Engine, watcher: Watcher, counts: Counts, end: Callable[[Job, Ended], None]
 ) -> None:
-    """Does all jobs that are ready, until none is left.
-
-    Args:
-        ready: The jobs, the first one first.
-        engine: Where they are done.
-        watcher: Is told of all but how a job ended.
-        counts: For the watcher.
-        end: Is told how a job ended, and may add jobs to `ready`.
-    """
+    """Does all jobs that are ready, until none is left. `end` is told how a job ended, and may add jobs to `ready`."""
     running = 0
     while ready or running:
         while ready and engine.free() > 0:
@@ -107,17 +97,11 @@ class Schedule:
     """A sweep on its way."""
 
     folder: SweepFolder
-    """The sweep's folder."""
     groups: Sequence[Group]
-    """What is swept."""
     engine: Engine
-    """Where it is done."""
     watcher: Watcher
-    """Is told how it goes."""
     counts: Counts = field(default_factory=Counts)
-    """Of its steps."""
     failures: list[Failure] = field(default_factory=list)
-    """What failed."""
     chosen: dict[str, Point] = field(default_factory=dict)
     """The point that was chosen in each group, by the group's key."""
     finished: list[tuple[Group, Point]] = field(default_factory=list)

@@ -19,11 +19,6 @@ def run_seeds(folder: Path, jobs: int, watcher: Watcher) -> Result:
     """Trains and scores the seeds of a run folder, several at once, and writes its result.
 
     Each run has an equal share of the cores. The numbers are those of a run with so many threads.
-
-    Args:
-        folder: a run folder; see `regbench.runner.begin`. An interrupted run goes on, a finished one is read.
-        jobs: seeds at once.
-        watcher: is told how it goes.
     """
     config = read_run(folder)
     divided = share(jobs, device=config.device)
@@ -47,7 +42,6 @@ def run_seeds(folder: Path, jobs: int, watcher: Watcher) -> Result:
 
 
 def _all(jobs: list[Job], engine: LocalEngine, watcher: Watcher, counts: Counts) -> None:
-    """Does all jobs."""
     failed: list[str] = []
 
     def end(job: Job, ended: Ended) -> None:

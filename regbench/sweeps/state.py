@@ -55,9 +55,7 @@ class Failure:
     """Why a cell or a run has no result."""
 
     label: str
-    """What failed."""
     message: str
-    """One line."""
     refused: bool
     """Whether the configuration itself is to blame, e.g. because training diverged; else the machine or a fault in the code,
     which another start may not meet again.
@@ -66,12 +64,9 @@ class Failure:
 
 @dataclass(frozen=True)
 class SweepFolder:
-    """A sweep's folder."""
-
     path: Path
 
     def held(self) -> AbstractContextManager[None]:
-        """Holds the folder for this process."""
         return exclusive(self.path, patience=_PATIENCE, holder="sweep")
 
     def require_sweep(self) -> None:
@@ -142,7 +137,6 @@ class SweepFolder:
         return any((folder / name).exists() for name in (TRAINED_FILE, "scores.json")) or _is_refused(folder)
 
     def cell(self, cell: Cell) -> Path:
-        """The folder of a cell."""
         return self.path / "cells" / cell.digest
 
     def validation_loss(self, cell: Cell) -> float | None:
@@ -179,9 +173,6 @@ class SweepFolder:
         """Puts scored cells together as the seeds of a run, which then is to be resumed; the files are links.
 
         An earlier run of the configuration, with other seeds, stays where it is until `replace`.
-
-        Returns:
-            The new run, beside the run folder.
         """
         files = [(cell, name) for cell in cells for name in self._files(cell)]
         folder = self._beside(cells[0].point, _NEW)
@@ -208,7 +199,6 @@ class SweepFolder:
             shutil.rmtree(old)
 
     def _beside(self, point: Point, prefix: str) -> Path:
-        """The run folder's name with something before it."""
         folder = self.run_folder(point)
         return folder.with_name(f"{prefix}{folder.name}")
 

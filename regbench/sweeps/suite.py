@@ -31,14 +31,7 @@ FILE = "suite.yaml"
 def begin_suite(suite: Suite, config: Config, out: str | Path | None, reporter: Reporter) -> Path:
     """Checks the configuration on every track and makes all run folders. Trains nothing; `go_on` does.
 
-    Args:
-        suite: The suite.
-        config: What to run. Its track is replaced by each of the suite's.
-        out: The suite's folder, which must be new or empty; None: a new one under `runs/suites/`.
-        reporter: Is told what the checks do.
-
-    Returns:
-        The suite's folder.
+    Its track is replaced by each of the suite's. Without `out` the folder is a new one under `runs/suites/`.
     """
     if out == "":
         raise UserError("out is empty: it names a new folder")
@@ -74,20 +67,11 @@ def _require_empty(folder: Path) -> None:
 
 
 def is_suite(folder: str | Path) -> bool:
-    """Whether a folder is a suite's folder."""
     return (Path(folder) / FILE).is_file()
 
 
 def go_on(folder: Path, train: Callable[[Path], Result]) -> Iterator[tuple[Path, Result]]:
-    """Does the runs of a suite's folder one after another.
-
-    Args:
-        folder: The suite's folder.
-        train: Does the run of a folder or goes on with it, e.g. `regbench.runner.resume`.
-
-    Yields:
-        Each run folder with its result, in the order of the suite.
-    """
+    """Does the runs of a suite's folder one after another."""
     try:
         suite = Suite(**read_mapping(folder / FILE, "a suite"))
     except ValueError:

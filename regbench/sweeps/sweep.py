@@ -27,11 +27,9 @@ class Swept:
     """What came of a sweep."""
 
     folder: Path
-    """Its folder."""
     rows: list[Chosen]
     """Each chosen configuration with all its seeds."""
     failures: list[Failure]
-    """What failed."""
 
     @property
     def best(self) -> list[Chosen]:
@@ -44,15 +42,11 @@ class Sweep:
     """A sweep file and what it comes to."""
 
     path: Path
-    """The file."""
     file: SweepFile
-    """Its content."""
     groups: list[Group]
-    """What is trained."""
 
     @classmethod
     def read(cls, path: str | Path) -> Sweep:
-        """Reads a sweep file and expands it."""
         file = read_sweep(Path(path))
         return cls(Path(path), file, expand(file))
 
@@ -80,16 +74,6 @@ class Sweep:
         address: str | None = None,
         announce: Callable[[str], None] = lambda _: None,
     ) -> Swept:
-        """Trains what is not trained yet, and writes the tables.
-
-        Args:
-            watcher: is told how it goes.
-            out: the sweep's folder.
-            jobs: how many runs at once.
-            on: where: a pool of processes here, or Ray.
-            address: of the Ray cluster.
-            announce: is told how the work is divided.
-        """
         if out == "":
             raise UserError("out is empty: it names a folder")
         folder = SweepFolder(Path(out if out is not None else self.folder).resolve())
@@ -122,7 +106,6 @@ class Sweep:
 
 
 def _words(divided: Share, on: On) -> str:
-    """How the work is divided, for people."""
     each = f"{divided.threads} thread{'s' * (divided.threads > 1)}"
     each += f" and {divided.gpus:g} GPU" if divided.gpus else ""
     if on == "ray":

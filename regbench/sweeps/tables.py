@@ -30,7 +30,6 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of one value a seed."""
         return cls(statistics.median(values), min(values), max(values))
 
 
@@ -41,13 +40,10 @@ class Chosen:
     group: Group
     """What it was chosen in."""
     point: Point
-    """The configuration."""
     result: Result
-    """Of its run."""
     validation: Spread
     """The best validation loss of each seed, in nats."""
     folder: Path
-    """Of its run."""
 
     @property
     def trials(self) -> int:
@@ -55,7 +51,6 @@ class Chosen:
         return self.result.selection.trials
 
     def score(self, metric: str) -> Spread:
-        """A score on the test split."""
         return Spread.of([seed.scores[metric].value for seed in self.result.seeds])
 
     @property
@@ -65,7 +60,6 @@ class Chosen:
 
 
 def rows_of(folder: SweepFolder, finished: Iterable[tuple[Group, Point]], groups: Sequence[Group]) -> list[Chosen]:
-    """A row for each finished run, in the order of the groups."""
     order = {group.key: i for i, group in enumerate(groups)}
     rows = []
     for group, point in sorted(finished, key=lambda pair: order[pair[0].key]):

@@ -39,11 +39,9 @@ class Job:
     folder: str
     """A seed's folder, or a run's."""
     config: Config
-    """What is trained."""
     seed: int | None
     """Which seed; none of a run."""
     label: str
-    """What it is, for people."""
     size: int = 0
     """How much training it is beside other jobs: in tokens."""
     source: str | None = None
@@ -52,12 +50,10 @@ class Job:
     """`Track.sources` of the track that was planned with; None: whatever they are now."""
 
     def plain(self) -> dict[str, Any]:
-        """As plain dictionaries, to be sent to another process."""
         return {**asdict(self), "config": self.config.model_dump(mode="json")}
 
     @classmethod
     def read(cls, content: dict[str, Any]) -> Self:
-        """From `plain()`."""
         return cls(**{**content, "config": Config(**content["config"])})
 
 
@@ -66,7 +62,6 @@ class Note:
     """How far a job is."""
 
     text: str
-    """What it does now."""
     share: float = 0.0
     """Of its training that is done, 0 to 1."""
 
@@ -111,11 +106,9 @@ class Telling(Reporter):
         self._tell, self._last = tell, 0.0
 
     def phase(self, text: str) -> None:
-        """Told at once."""
         self._tell(Note(text))
 
     def trained(self, progress: Progress, total_steps: int, loss: float, tokens_per_second: float) -> None:
-        """Told twice a second at most."""
         if (now := time.monotonic()) - self._last >= _EVERY:
             self._last = now
             text = f"training  loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
@@ -123,13 +116,7 @@ class Telling(Reporter):
 
 
 def do(job: Job, folder: Path, tell: Callable[[Note], None]) -> Ended:
-    """Does a job in a folder; never raises but for what ends the process.
-
-    Args:
-        job: what to do.
-        folder: where; on another machine it may be another than the job's.
-        tell: is told how far it is.
-    """
+    """Does a job in a folder; never raises but for what ends the process."""
     from regbench import runner
 
     reporter = Telling(tell)

@@ -22,7 +22,6 @@ from regbench.sweeps.work import Event, Job, do
 
 
 def main() -> None:
-    """Works until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the sweep ends its own
     say = _channel()
 

@@ -34,7 +34,6 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, str] |
 
 
 def packed(tensors: dict[str, Tensor], notes: dict[str, str] | None = None) -> bytes:
-    """The content of a safetensors file."""
     try:
         # A copy each: safetensors refuses tensors that share memory, as tied weights do.
         return safetensors.torch.save({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, notes)
@@ -45,13 +44,11 @@ def packed(tensors: dict[str, Tensor], notes: dict[str, str] | None = None) -> b
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and notes of a file."""
     with _opened(path) as file:
         return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
 
 
 def load_notes(path: Path) -> dict[str, str]:
-    """The notes of a file. No tensor is read."""
     with _opened(path) as file:
         return dict(file.metadata() or {})
 
@@ -74,12 +71,6 @@ def load_model(folder: Folder, name: str, record: ArchitectureRecord, io: IO) ->
     """Builds the model that a result describes, with weights from a folder that may be a stranger's.
 
     Sizes are compared before anything is built or read, so that no file can claim memory.
-
-    Args:
-        folder: The folder.
-        name: The path of the weights in it.
-        record: The architecture, with its options.
-        io: What the model reads and predicts.
     """
     cls = registry.load(registry.ARCHITECTURE, record.name)
     options = resolve_options(cls, record.options)
@@ -115,7 +106,6 @@ class TrainingRecord:
     progress: Progress
     """Where training ended, with its validation losses."""
     steps: int
-    """Of the whole training."""
     peak_memory_bytes: int
     """Of the process that trained it, or of its GPU."""
 
@@ -136,9 +126,7 @@ def of_another(path: Path) -> Unavailable:
 def read_trained(folder: Path, provenance: str | None = None) -> TrainingRecord | None:
     """What the file in a seed's folder says; None where there is no whole one.
 
-    Args:
-        folder: the seed's folder.
-        provenance: what must have been trained; None: anything.
+    With `provenance` the file must be of what that names.
     """
     path = folder / TRAINED_FILE
     try:

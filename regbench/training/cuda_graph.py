@@ -55,7 +55,6 @@ class GraphedGradients:
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Records nothing yet."""
         self.refused = ""
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
@@ -63,7 +62,6 @@ class GraphedGradients:
         self._recordings: dict[object, _Recording] = {}
 
     def __call__(self, model: Model, batch: tuple[Tensor, ...], options: TrainingOptions) -> dict[str, Tensor]:
-        """See `gradients`."""
         shape = tuple(part.shape for part in batch)
         self._seen[shape] += 1
         recording = self._recordings.get(shape)

@@ -116,10 +116,6 @@ def resolve_training(cls: type[Any], settings: Mapping[str, Any]) -> TrainingOpt
     """The training options of an architecture: `settings` over its own defaults, over the common ones.
 
     A default that has no effect with these settings is left out.
-
-    Args:
-        cls: the architecture.
-        settings: training options by name, without the prefix `training.`.
     """
     if not isinstance(cls.training_defaults, Mapping):
         what = type(cls.training_defaults).__name__
@@ -163,12 +159,7 @@ def _hint(key: str, own: Iterable[str]) -> str | None:
 
 
 def resolve_settings(cls: type[Any], settings: Mapping[str, Any]) -> tuple[Options, TrainingOptions]:
-    """The options of an architecture and of its training, with these settings in the place of defaults.
-
-    Args:
-        cls: the architecture.
-        settings: options of the architecture by name, and training options as `training.NAME`.
-    """
+    """The options of an architecture and of its training, with these settings in the place of defaults."""
     from regbench.models.build import resolve_options, split_settings  # imports PyTorch, which takes seconds
 
     own, of_training = split_settings(settings)
@@ -188,13 +179,8 @@ def resolve_settings(cls: type[Any], settings: Mapping[str, Any]) -> tuple[Optio
 def learning_rate(step: int, total: int, options: TrainingOptions, lowered: int = 0) -> float:
     """The learning rate of one step: linear warm-up, then what the schedule says.
 
-    "cosine" goes down half a cosine to the final share, "plateau" has what plateaus have left, "constant" keeps the rate.
-
-    Args:
-        step: from 0 to total - 1.
-        total: steps of the whole training.
-        options: which schedule, and its numbers.
-        lowered: plateaus so far.
+    "cosine" goes down half a cosine to the final share, "plateau" has what plateaus have left, "constant" keeps the rate. Steps
+    count from 0, and `lowered` is how many plateaus there were.
     """
     warmup = options.warmup * total
     if step + 1 <= warmup:
@@ -210,13 +196,7 @@ def learning_rate(step: int, total: int, options: TrainingOptions, lowered: int 
 
 
 def evaluation_steps(total: int, instances: int, options: TrainingOptions) -> set[int]:
-    """The steps after which the validation split is scored; the last is always one.
-
-    Args:
-        total: steps of the whole training.
-        instances: of an epoch.
-        options: the schedule, and how often where that is free.
-    """
+    """The steps after which the validation split is scored; the last is always one."""
     if options.schedule == "plateau":
         epoch = math.ceil(instances / options.batch_size)
         every = epoch * math.ceil(total / epoch / MOST_EVALUATIONS)

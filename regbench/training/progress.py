@@ -23,11 +23,9 @@ class Progress:
     """Where training stands. Every checkpoint holds all of it."""
 
     step: int = 0
-    """Steps done."""
     tokens: int = 0
     """Real tokens seen; padding is not counted."""
     seconds: float = 0.0
-    """Time spent in training."""
     best_step: int = 0
     """The step whose weights have the lowest validation loss."""
     best_validation_loss: float = math.inf
@@ -43,7 +41,6 @@ class Progress:
     curve: list[dict[str, float]] = field(default_factory=list)
     """A row for each evaluation."""
     terms: list[str] = field(default_factory=list)
-    """The names of the terms of the loss."""
 
     def note_epoch(self, loss: float, options: TrainingOptions) -> None:
         """Lowers the learning rate after more than `plateau_patience` evaluations without a better validation loss.

@@ -86,15 +86,6 @@ def describe_environment(
     precision: Literal["float32", "bfloat16"],
     packages: Mapping[str, str] | None = None,
 ) -> Environment:
-    """Describes the machine and the packages.
-
-    Args:
-        device: where the models were trained.
-        backend: the implementation of each op that ran in scoring.
-        training_backend: the same in training.
-        precision: of the products in training.
-        packages: versions by name; None for those of this process.
-    """
     return Environment(
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.machine()}",
@@ -118,7 +109,6 @@ def versions() -> dict[str, str]:
 
 
 def describe_machine() -> str:
-    """The system and the processor, in one line."""
     return f"{platform.system()} {platform.machine()}, {_processor()}"
 
 
@@ -147,10 +137,7 @@ def describe_code() -> Code:
 def note_code(folder: Path, code: Code, *, afresh: bool) -> None:
     """Adds to a seed's folder that this state of the repository, and the packages of this process, have worked on it.
 
-    Args:
-        folder: the seed's folder.
-        code: the state when the process began.
-        afresh: whether nothing is kept of what others did before.
+    `afresh`: nothing is kept of what others did before.
     """
     noted, now = [] if afresh else _noted(folder), (code, versions())
     if now not in noted:
@@ -159,12 +146,7 @@ def note_code(folder: Path, code: Code, *, afresh: bool) -> None:
 
 
 def code_of(folders: Iterable[Path], now: Code) -> Code:
-    """The one state of the repository that has made all seeds. If there were several, it counts as changed: dirty.
-
-    Args:
-        folders: of the seeds.
-        now: the state when this process began.
-    """
+    """The one state of the repository that has made all seeds. If there were several, it counts as changed: dirty."""
     states = [code for folder in folders for code, _ in _noted(folder)] or [now]
     same = all(_same_code(states[0], other) for other in (*states[1:], now))
     return states[0] if same else Code(commit=now.commit, dirty=now.commit is not None or None)
@@ -206,12 +188,7 @@ def _own_packages() -> list[str]:
 
 
 def _git(arguments: Sequence[str]) -> str:
-    """What git says of the repository that this file is in.
-
-    Raises:
-        OSError: there is no git.
-        subprocess.SubprocessError: it fails.
-    """
+    """What git says of the repository that this file is in."""
     command = ["git", "-C", str(_FOLDER), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
 

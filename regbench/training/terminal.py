@@ -44,12 +44,10 @@ class TerminalReporter(Reporter):
         self._clear()
 
     def begin(self, folder: Path) -> None:
-        """Prints the run folder and keeps it."""
         self.folder = folder
         self.phase(f"run folder {folder}")
 
     def phase(self, text: str) -> None:
-        """Prints a line in place of the bar."""
         self._clear()
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)  # it may name a folder
 
@@ -59,7 +57,6 @@ class TerminalReporter(Reporter):
             self.phase(f"the training will take about {timedelta(seconds=round(seconds))} (hours:minutes:seconds)")
 
     def trained(self, progress: TrainingProgress, total_steps: int, loss: float, tokens_per_second: float) -> None:
-        """Moves the bar."""
         validation = f"validation {progress.validation_loss:.3f}  " if progress.curve else ""
         facts = f"loss {loss:.3f}  {validation}{tokens_per_second:,.0f} tokens/s"
         if self._task is None:

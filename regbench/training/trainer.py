@@ -41,14 +41,7 @@ def training_steps(
 ) -> Iterator[tuple[int, IntArray]]:
     """The steps of a training, epoch after epoch, while tokens and epochs stay within the limits.
 
-    Args:
-        lengths: (N,), of the training instances.
-        options: batch size, tokens, epochs.
-        budget: the tokens that the track allows.
-        seed: decides the order of instances.
-
-    Yields:
-        The tokens of a step, and the rows of its batch (B,).
+    Each has its tokens, and the rows of its batch (B,).
     """
     limit, few = options.train_tokens or budget, options.train_instances
     if few is not None and few > len(lengths):
@@ -85,7 +78,6 @@ class TrainingSteps:
         self._epoch, self._batches = -1, list[IntArray]()
 
     def __len__(self) -> int:
-        """How many steps there are."""
         return len(self.tokens)
 
     def rows(self, step: int) -> IntArray:
@@ -205,11 +197,9 @@ class Trainer:
         return {f"{MEASURED}{name}": value for name, value in found.items()}
 
     def _rate(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
         return learning_rate(step, len(self.plan), self.options, self.progress.lowered)
 
     def _diverged(self, what: str) -> UserError:
-        """The error that ends a training which went astray."""
         return UserError(
             f"training diverged: {what} at step {self.progress.step} of {len(self.plan)}; "
             f"try a training.learning_rate below {self.options.learning_rate:g}"
@@ -263,7 +253,6 @@ class Trainer:
         return loss
 
     def _keep(self) -> None:
-        """Keeps the weights of this moment, if that is asked for."""
         if self.options.keep_checkpoints:
             save_tensors(self.folder / course_file(self.progress.tokens), self.model.state_dict())
 

@@ -63,7 +63,6 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_rows(path: Path, head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """Writes a CSV file: the headings, and the rows under them."""
     with atomic_write(path) as file:
         csv.writer(file, lineterminator="\n").writerows([head, *rows])
 
@@ -86,7 +85,6 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -132,12 +130,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def read_mapping(path: Path, what: str) -> dict[str, Any]:
-    """Reads a YAML file of keys and values.
-
-    Args:
-        path: of the file.
-        what: the file holds, for messages: "a track".
-    """
+    """Reads a YAML file of keys and values. `what` it holds is for messages: "a track"."""
     text = read_text(path)
     try:
         content = parse_yaml(text)
@@ -208,10 +201,7 @@ def require_writable_files(*files: str | Path | None) -> None:
 def exclusive(folder: Path, *, patience: float = 0.0, holder: str = "run") -> Iterator[None]:
     """Holds `folder` for this process. The lock goes with the process, however it ends.
 
-    Args:
-        folder: made where it does not exist.
-        patience: seconds to wait while another process holds it; infinity: as long as it does.
-        holder: what the other process is, for the message.
+    `patience` is the seconds that are waited while another process, a `holder`, has it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -239,12 +229,6 @@ def cache_root() -> Path:
 
 
 def keep(path: Path, write: Callable[[IO[Any]], object], mode: str = "w") -> None:
-    """Writes a file of the cache. A full or read-only cache costs time, never the run: then no file is left.
-
-    Args:
-        path: The file.
-        write: Writes the content into the open file.
-        mode: "w" for text, "wb" for bytes.
-    """
+    """Writes a file of the cache. A full or read-only cache costs time, never the run: then no file is left."""
     with contextlib.suppress(OSError), atomic_write(path, mode) as file:
         write(file)

@@ -30,16 +30,10 @@ class Folder:
     """
 
     def __init__(self, path: Path) -> None:
-        """Names the folder; nothing is read."""
         self.path = path
 
     def read(self, name: str, limit: int) -> bytes:
-        """The bytes of a file.
-
-        Args:
-            name: The file's path in the folder, e.g. "seed-0/scores.json".
-            limit: The most bytes it may have.
-        """
+        """The bytes of a file."""
         content, size = self.head(name, limit + 1)
         if max(size, len(content)) > limit:
             raise Refused(f"{name}: {size:,} bytes, more than the {limit:,} it can need")
@@ -51,12 +45,7 @@ class Folder:
             return file.read(limit), size
 
     def arrays(self, name: str, expected: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The arrays of an .npz file. It is unpacked while it is read, so that it takes no more memory than they do.
-
-        Args:
-            name: The file's path in the folder.
-            expected: Arrays of the expected types and shapes, by name.
-        """
+        """The arrays of an .npz file. It is unpacked while it is read, so that it takes no more memory than they do."""
         size = sum(array.nbytes for array in expected.values())
         limit = size + size // 64 + (1 << 16)
         with self._file(name) as (file, there):
@@ -65,11 +54,7 @@ class Folder:
             return parse_arrays(file, expected, name)
 
     def tensor_sizes(self, name: str) -> dict[str, int]:
-        """The number of elements of each tensor of a safetensors file, from its header alone.
-
-        Args:
-            name: The file's path in the folder.
-        """
+        """The number of elements of each tensor of a safetensors file, from its header alone."""
         head, size = self.head(name, TENSOR_HEADER_BYTES)
         return parse_tensor_header(head, size, name)
 
@@ -92,7 +77,6 @@ class Folder:
             os.close(handle)
 
     def has(self, name: str) -> bool:
-        """Whether something of this name is there."""
         return os.path.lexists(self.path / name)
 
     def _open(self, name: str, parts: list[str]) -> int:
@@ -122,11 +106,6 @@ def parse_arrays(file: IO[bytes], expected: Mapping[str, NDArray[Any]], name: st
     """The arrays of an .npz file. It must hold exactly the expected names, types and shapes.
 
     Sizes are compared before anything is unpacked, and headers are read as data. So no file can claim memory or run code.
-
-    Args:
-        file: The file, open for reading.
-        expected: Arrays of the expected types and shapes, by name.
-        name: The file's name, for messages.
     """
     try:
         _check_directory(file, len(expected), name)
@@ -144,10 +123,7 @@ def parse_arrays(file: IO[bytes], expected: Mapping[str, NDArray[Any]], name: st
 def parse_tensor_header(head: bytes, size: int, name: str) -> dict[str, int]:
     """The number of elements of each tensor of a safetensors file.
 
-    Args:
-        head: The first bytes of the file.
-        size: The size of the file.
-        name: The file's name, for messages.
+    `head` has the first bytes of the file, `size` is that of the file.
     """
     length = int.from_bytes(head[:8], "little")
     if len(head) < 8 or length > len(head) - 8:

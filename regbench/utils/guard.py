@@ -28,12 +28,7 @@ class Refused(UserError):
 
 
 def parse_json(content: bytes, name: str) -> Any:
-    """A JSON file as plain dictionaries, lists, strings and numbers.
-
-    Args:
-        content: The bytes of the file.
-        name: The file's name, for messages.
-    """
+    """A JSON file as plain dictionaries, lists, strings and numbers."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
@@ -103,13 +98,7 @@ def check_plain(value: Any, name: str) -> None:
 
 
 def of_schema(model: type[_Model], content: Any, name: str) -> _Model:
-    """What a file holds, as a model.
-
-    Args:
-        model: The schema.
-        content: Plain dictionaries, lists, strings and numbers.
-        name: The file's name, for messages.
-    """
+    """What a file holds, as a model."""
     with explain_validation(name, model.model_fields, Refused):
         return model.model_validate(content)
 

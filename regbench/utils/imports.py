@@ -14,15 +14,7 @@ File = TypeVar("File")
 def imported_modules(content: bytes, package: str, root: str) -> set[str]:
     """Names of the modules inside the package `root` that a file imports, with the inner packages that they are in.
 
-    A name may be no module: `from a.b import c` gives a.b and a.b.c, whatever c is.
-
-    Args:
-        content: The file.
-        package: The package that it is in. Relative imports start there.
-        root: An outermost package.
-
-    Raises:
-        SyntaxError: The file does not parse.
+    A name may be no module: `from a.b import c` gives a.b and a.b.c, whatever c is. Relative imports start in `package`.
     """
     names = []
     for node in ast.walk(ast.parse(content)):
@@ -39,14 +31,8 @@ def imported_modules(content: bytes, package: str, root: str) -> set[str]:
 def sources_of(module: str, find: Callable[[str], tuple[File, bytes, str] | None]) -> dict[File, bytes]:
     """The files of a module and of the modules that it imports from its outermost package, also indirectly, with their content.
 
-    A module of an inner package brings the `__init__.py` of that package with it.
-
-    Args:
-        module: The module's name.
-        find: Gives the file of a module, its content, and the package that it is in. None where there is no such module.
-
-    Raises:
-        SyntaxError: One of the files does not parse.
+    A module of an inner package brings the `__init__.py` of that package with it. `find` gives the file of a module, its content,
+    and the package that it is in; None where there is no such module.
     """
     found: dict[File, bytes] = {}
     waiting, seen = [module], set()

@@ -37,11 +37,9 @@ class Kind:
     """A sort of thing that can be plugged in."""
 
     noun: str
-    """For messages."""
     plural: str
     """For messages. `regbench.` and this is the group of entry points by which other distributions add theirs."""
     package: str
-    """The folder of the built-in ones."""
     bases: tuple[str, ...]
     """Names of the base classes by which one is recognised."""
 
@@ -57,11 +55,9 @@ class Entry:
     """A registered name."""
 
     name: str
-    """As people type it."""
     source: str
     """Where it comes from, "architectures/mamba.py" or the distribution."""
     summary: str
-    """The first line of its docstring."""
     target: str
     """A module, "module:Class" for an entry point, or a file."""
     only_task: str | None = None
@@ -157,7 +153,6 @@ def as_file(name: str) -> tuple[Path | None, str | None]:
 
 
 def is_file(name: str) -> bool:
-    """Whether a name has the form of `as_file`."""
     return as_file(name)[0] is not None
 
 
@@ -255,13 +250,8 @@ def _built_in(kind: Kind) -> list[Entry]:
 def _glance(path: Path, changed: int, bases: tuple[str, ...]) -> tuple[str, str | None] | None:
     """Parses a file without importing it.
 
-    Args:
-        path: of the file.
-        changed: when it was changed, so that an edited file is parsed again.
-        bases: names of the base classes.
-
-    Returns:
-        The first line of its docstring, and what its class says as `only_task = "..."`. None where no class is on one of `bases`.
+    It gives the first line of its docstring, and what its class says as `only_task`; None where no class is on one of `bases`.
+    `changed` makes an edited file be parsed again.
     """
     try:
         tree = ast.parse(path.read_bytes())

@@ -98,11 +98,8 @@ def _limit(folder: Path, version_2: bool) -> float | None:
 def for_each(work: Callable[[T], None], items: Iterable[T]) -> None:
     """Calls `work` on every item, in threads. Each thread takes the next item when it is free, so unequal items balance.
 
-    An exception, Ctrl-C too, drops the items that have not begun.
-
-    Args:
-        work: spends its time in a compiled function that releases the GIL, and writes to nothing that two items share.
-        items: begun in this order.
+    An exception, Ctrl-C too, drops the items that have not begun. `work` spends its time in a compiled function that releases the
+    GIL, and writes to nothing that two items share.
     """
     pool = _pool(available())
     waiting: list[Future[None]] = []

@@ -36,7 +36,6 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     parser.add_argument("folder", metavar="DIR", help="a run folder")
     parser.add_argument("--seed", type=int, metavar="N", help="which of its models (default: the first)")
     add_instances(parser)
@@ -57,7 +56,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Prints the table, writes the files."""
     from regbench.analysis.attention import ablate, measure
     from regbench.analysis.trained import load_named
     from regbench.utils.files import atomic_write, explain_full_disk, require_writable

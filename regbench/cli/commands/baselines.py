@@ -25,7 +25,6 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     parser.add_argument("track", nargs="*", default=["pfa-small-v1"], metavar="TRACK", help="default: pfa-small-v1")
     parser.add_argument(
         "--write",
@@ -35,7 +34,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Prints a table for each track."""
     from regbench.checks.task import require_scored
     from regbench.evaluation.measured_baselines import TrackTable, measure
     from regbench.report.baseline_table import difference_cells, read_page, score_cells, write_tables

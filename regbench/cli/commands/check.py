@@ -16,7 +16,6 @@ DESCRIPTION = "Runs every check of the contract on an architecture. Exit code 1 
 
 
 def configure(check: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     which = check.add_mutually_exclusive_group(required=True)
     which.add_argument("--arch", metavar="NAME|FILE[:CLASS]", help="a name from `regbench ls`, or your own file")
     which.add_argument("--all", action="store_true", help="every registered architecture")

@@ -38,7 +38,6 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     parser.add_argument(
         "predictor",
         nargs="+",
@@ -76,7 +75,6 @@ def _seeds(found: Comparison) -> str:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Prints the scores and the distances; draws and writes what is asked for."""
     from regbench.evaluation.comparison import FIRST_TOKENS, NoDistances, distances
     from regbench.evaluation.find_predictors import find_predictors
     from regbench.evaluation.score_table import score_table

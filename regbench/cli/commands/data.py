@@ -13,7 +13,6 @@ from regbench.utils.errors import UserError
 
 
 def configure(data: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     data.add_argument("track", metavar="TRACK", help="a name from `regbench ls tracks`, or a YAML file")
     what = data.add_mutually_exclusive_group()
     what.add_argument("--fingerprint", action="store_true", help="print only the fingerprints of its splits")
@@ -24,7 +23,6 @@ def configure(data: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Prints a table of the splits and draws the instance."""
     from regbench.checks.task import CONTRACT, examine_task
     from regbench.tracks import SPLITS, load_track
 

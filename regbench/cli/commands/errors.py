@@ -43,7 +43,6 @@ TEXT_REFERENCE = "3-gram witten-bell"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     parser.add_argument("predictor", nargs="+", metavar="PREDICTOR", help="run folders and baselines, as in `compare`")
     parser.add_argument("--track", metavar="T", help="default: that of the run folders, else pfa-small-v1")
     parser.add_argument(
@@ -55,7 +54,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Prints the tables; writes what is asked for."""
     from regbench.analysis import errors
     from regbench.evaluation.baselines import default_baselines
     from regbench.evaluation.find_predictors import find_predictors, track_of

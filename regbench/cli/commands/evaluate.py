@@ -25,7 +25,6 @@ Other models: regbench.evaluate in Python scores any module, function or array.
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     parser.add_argument("model", metavar="hf:NAME|DIR", help="a model of the Hub, or a folder with one")
     parser.add_argument(
         "--track", default="pfa-small-v1", metavar="T", help="a track of symbols (default: pfa-small-v1)"

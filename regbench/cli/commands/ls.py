@@ -28,7 +28,6 @@ UNREADABLE = "cannot be read"
 
 
 def configure(listing: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     listing.add_argument(
         "kind",
         nargs="?",
@@ -42,7 +41,6 @@ def configure(listing: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Prints the lists asked for."""
     if arguments.kind == "runs":
         return _list_runs(Path(arguments.name or "runs"), console)
     if arguments.name is not None:

@@ -38,7 +38,6 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     parser.add_argument("folder", nargs="+", metavar="DIR", help="run folders on one track")
     parser.add_argument("--what", default=WHAT, metavar="W,W,...", help=f"what to probe for (default: {WHAT})")
     parser.add_argument("--seed", type=int, metavar="N", help="which model of each run (default: its first)")
@@ -48,7 +47,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Prints the table; draws and writes what is asked for."""
     from regbench.analysis.probes import check_probed, chosen_targets, probe
     from regbench.analysis.trained import load_named, run_names
     from regbench.utils.files import explain_full_disk, require_writable_files

@@ -18,7 +18,6 @@ DESCRIPTION = (
 
 
 def configure(report: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     report.add_argument("folder", metavar="DIR", help="the folder of a finished run")
     report.add_argument(
         "--instance",
@@ -30,7 +29,6 @@ def configure(report: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Writes the page and says where it is."""
     from regbench.report import track_of, write_report
     from regbench.results import read_result
     from regbench.utils.files import explain_full_disk, runs_in

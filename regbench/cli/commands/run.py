@@ -26,7 +26,6 @@ DESCRIPTION = (
 
 
 def configure(run: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     run.add_argument(
         "--config",
         metavar="FILE.yaml",
@@ -53,7 +52,6 @@ def configure(run: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Trains and scores."""
     # Imported here: PyTorch takes seconds to load, and `--help` should not.
     from regbench.cli.live import interrupted
     from regbench.cli.tables import metrics_of_run, print_fitting, result_table
@@ -89,7 +87,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _train(arguments: argparse.Namespace, reporter: TerminalReporter) -> Result:
-    """Trains what is asked for, or goes on with a run."""
     from regbench import runner
     from regbench.cli.live import go_on
     from regbench.sweeps.local import share

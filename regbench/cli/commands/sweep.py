@@ -33,7 +33,6 @@ examples:
 
 
 def configure(sweep: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     sweep.add_argument("file", metavar="FILE.yaml", help="what to sweep; docs/sweeps.md says how it is written")
     sweep.add_argument(
         "--jobs", type=int, metavar="N", help="runs at once (default: the cores over the threads of a run)"
@@ -49,7 +48,6 @@ def configure(sweep: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Sweeps, or says what a sweep would cost."""
     from regbench.cli.live import Live
     from regbench.sweeps.estimate import estimate
     from regbench.sweeps.sweep import Sweep

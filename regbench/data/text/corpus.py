@@ -27,7 +27,6 @@ class Packed:
     """Tokens of D documents, one after the other. Document d is `tokens[starts[d] : starts[d + 1]]`."""
 
     tokens: NDArray[Any]
-    """(T,) all tokens."""
     starts: IntArray
     """(D + 1,) where each document begins, and the end of the last."""
 

@@ -47,7 +47,6 @@ class HubDataset:
         return cache_root() / "text" / "datasets" / f"{sha256(json.dumps(astuple(self)).encode()).hexdigest()}.jsonl"
 
     def documents(self) -> Iterator[Document]:
-        """Yields the documents that hold more than white space."""
         try:
             pairs = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
         except (OSError, ValueError):
@@ -60,7 +59,6 @@ class HubDataset:
                 yield Document(str(place), topic, text)
 
     def _stream(self) -> list[tuple[str, str]]:
-        """Text and topic of every row."""
         try:
             import datasets
         except ImportError:

@@ -121,7 +121,6 @@ class _Lines:
         return shared, sum(map(len, lines))
 
     def add(self, text: str) -> None:
-        """Adds the lines of a document."""
         lines, number = _telling_lines(text), len(self.sizes)
         self.sizes.append(sum(map(len, lines)))
         for line in lines:

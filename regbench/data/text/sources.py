@@ -41,9 +41,7 @@ class Source(Protocol):
         """What the source is, for people."""
         ...
 
-    def documents(self) -> Iterator[Document]:
-        """Yields all documents."""
-        ...
+    def documents(self) -> Iterator[Document]: ...
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,6 @@ class StandardLibrary:
         return f"the standard library of Python {platform.python_version()}"
 
     def documents(self) -> Iterator[Document]:
-        """Yields modules by their paths, then the texts of the reference by their names."""
         folder = self.folder or Path(sysconfig.get_path("stdlib"))
         found = 0
         for path in self._modules(folder):
@@ -124,11 +121,9 @@ class Files:
 
     @property
     def name(self) -> str:
-        """The path."""
         return str(self.path)
 
     def documents(self) -> Iterator[Document]:
-        """Yields the documents that hold more than white space."""
         path = self.path
         try:
             for path in self._paths():
@@ -142,7 +137,6 @@ class Files:
             raise UserError(f"{path} is not text in UTF-8") from None
 
     def _paths(self) -> list[Path]:
-        """The files, sorted."""
         if self.path.is_file():
             if self.path.suffix.lower() not in SUFFIXES:
                 raise UserError(f"{self.path}: a source of text is {', '.join(SUFFIXES)} or a folder of these")

@@ -63,7 +63,6 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of the inputs, in their order."""
         q, k, v, z, norms = ctx.saved_tensors
         dq, dk, dv = (torch.empty_like(tensor) for tensor in (q, k, v))
         run(_backward, len(q), dz.contiguous(), q, k, v, ctx.window, z, norms, dq, dk, dv)

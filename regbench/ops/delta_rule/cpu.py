@@ -68,7 +68,6 @@ class _DeltaRule(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dz: Tensor, dfinal: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of the inputs, in their order."""
         q, k, a, b, v, decay, states = ctx.saved_tensors
         gradients = torch.zeros(5, *q.shape, dtype=q.dtype)  # of q, k, a, b and the log decay
         dv = torch.empty_like(v)

@@ -84,13 +84,7 @@ def cut(x: Tensor) -> Tensor:
 def _states(decay: Tensor, added: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """The state before each chunk, and the last one.
 
-    Args:
-        decay: (..., N, 1, K) or (..., N, 1, 1), over each chunk.
-        added: (B, H, N, K, V), what each chunk adds.
-        state: (B, H, K, V), before the first.
-
-    Returns:
-        (B, H, N, K, V) and (B, H, K, V).
+    `decay` (..., N, 1, K) is that over each chunk, `added` (B, H, N, K, V) what each adds.
     """
     states = []
     for decay_n, added_n in zip(decay.mT.unbind(2), added.unbind(2), strict=True):

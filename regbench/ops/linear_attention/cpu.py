@@ -64,7 +64,6 @@ class _LinearAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dz: Tensor, dfinal: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of the inputs, in their order."""
         q, k, v, decay, states = ctx.saved_tensors
         dq, dk, dlog = torch.zeros_like(q), torch.zeros_like(q), torch.zeros_like(q)
         dv = torch.empty_like(v)

@@ -29,15 +29,7 @@ def linear_attention(
 def linear_attention_weights(q: Tensor, k: Tensor, log_decay: Tensor | None = None) -> Tensor:
     """The coefficients A_ij with z_i = sum over j <= i of A_ij v_j: A_ij = sum over channels of q_i k_j a_(j+1) ... a_i.
 
-    They may be negative, and their rows need not sum to 1.
-
-    Args:
-        q: (B, H, L, K).
-        k: (B, H, L, K).
-        log_decay: (H,), (B, H, L, K), or None for no decay.
-
-    Returns:
-        (B, H, L, L).
+    They may be negative, and their rows need not sum to 1. It gives (B, H, L, L).
     """
     length = q.shape[2]
     past = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()

@@ -60,7 +60,6 @@ class _LongConv(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of x and of the kernel."""
         x, kernel = ctx.saved_tensors
         # The adjoint of a convolution is a correlation: the product with the conjugate spectrum.
         kernel_spectrum = _spectrum(kernel, ctx.size).conj()

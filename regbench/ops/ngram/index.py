@@ -50,7 +50,6 @@ class NGramIndex:
     """Which positions of tokens (B, L) share an n-gram. Each order and shift is computed at its first use, then kept."""
 
     def __init__(self, tokens: Tensor) -> None:
-        """Takes tokens (B, L) of any integer type."""
         self.tokens = tokens
         self._ranks = [_rank(tokens)]
         self._events: dict[tuple[int, int], Events] = {}
@@ -67,7 +66,6 @@ class NGramIndex:
         return self._ranks[order - 1]
 
     def events(self, order: int, shift: int) -> Events:
-        """The list of reads and writes that a scan follows."""
         if (order, shift) not in self._events:
             self._events[order, shift] = self._sort(order, shift)
         return self._events[order, shift]
@@ -125,7 +123,6 @@ class _RunningSums(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        """The gradient of `values`."""
         events, backwards, scan = ctx.pass_
         # The pass is linear, and the adjoint of its adjoint is the pass itself. So it has derivatives of every order.
         return _RunningSums.apply(grads[0], events, not backwards, scan), None, None, None

@@ -47,16 +47,7 @@ def selective_scan(
 def _chunk(x: Tensor, delta: Tensor, B: Tensor, C: Tensor, A: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """The outputs of one chunk and the state after it.
 
-    Args:
-        x: (B, C, D).
-        delta: (B, C, D).
-        B: (B, C, N).
-        C: (B, C, N).
-        A: (D, N).
-        state: (B, D, N), before the chunk.
-
-    Returns:
-        y (B, C, D) without the skip connection, and the state (B, D, N).
+    x and delta are (B, C, D), B and C (B, C, N), A (D, N), the state (B, D, N).
     """
     decay = torch.exp(delta[..., None] * A)  # (B, C, D, N)
     h = (delta * x)[..., None] * B[:, :, None]

@@ -200,7 +200,6 @@ class _SelectiveScan(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor, dfinal: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of the inputs, in their order."""
         x, delta, A, B, C, D, states = ctx.saved_tensors
         dx, ddelta = torch.empty_like(x), torch.empty_like(x)
         dA, dD = torch.zeros_like(states[:, 0]), x.new_zeros(x.shape[0], x.shape[2])

@@ -53,15 +53,9 @@ def selective_scan(
 def _feed(state: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
     """The inputs that turn a state of zeros into `state`.
 
-    Position n writes the n-th entry alone, larger by the decay that follows until the last position. The step is so short that
-    no entry decays by more than 1 / e. The result does not depend on the step, so the step has no gradient.
-
-    Args:
-        state: (B, D, N).
-        A: (D, N).
-
-    Returns:
-        The inputs (B, N, D), and the step size (D,) that goes with them.
+    Position n writes the n-th entry alone, larger by the decay that follows until the last position. The step is so short that no
+    entry decays by more than 1 / e. The result does not depend on the step, so the step has no gradient. They are (B, N, D), and
+    the step size is (D,).
     """
     n_state = A.shape[1]
     step = 1 / (n_state * A.detach().abs().amax(1).clamp(min=1))

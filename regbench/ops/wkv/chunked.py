@@ -23,11 +23,8 @@ class Sums(NamedTuple):
     """Sums in units of exp(scale), as in `regbench.ops.wkv.WKVState`. The scale has no gradient."""
 
     a: Tensor
-    """The weighted sum of values, of any shape."""
     b: Tensor
-    """The sum of weights, of the same shape."""
     scale: Tensor
-    """The logarithm of the unit, of the same shape."""
 
     def each(self, function: Callable[[Tensor], Tensor]) -> Sums:
         """The same function of all three tensors."""
@@ -93,17 +90,7 @@ def _later(sums: Sums, places: int) -> Sums:
 
 
 def _carry(within: Sums, w: Tensor, state: Sums, length: int) -> tuple[Sums, Sums]:
-    """The states between the chunks.
-
-    Args:
-        within: (B, N, C, D), the sums of each chunk up to each position.
-        w: (D,).
-        state: (B, D), before the first position.
-        length: L.
-
-    Returns:
-        The state before each chunk (B, N, 1, D), and the state after the last position (B, D).
-    """
+    """The states between the chunks. `within` (B, N, C, D) has the sums of each chunk up to each position."""
     size = within.a.shape[2]
     starts = []
     for chunk, start in enumerate(range(0, length, size)):
