@@ -21,7 +21,7 @@ SMALL = 1 << 20
 def run(kernel: Callable[..., None], items: int, *tensors: Tensor | int, one_pass: bool = False) -> None:
     """Calls a kernel on PyTorch's tensors, shared among as many threads as PyTorch would use.
 
-    The kernel is `kernel(start, stop, *arrays)`, and its arrays share the tensors' memory; numbers are handed on as they are. With
+    The kernel is `kernel(start, stop, *arrays)`, and its arrays share the tensors' memory; numbers stay as they are. With
     `one_pass` a small tensor is left to the calling thread.
     """
     arrays = (given.detach().numpy() if isinstance(given, Tensor) else given for given in tensors)
