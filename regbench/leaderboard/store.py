@@ -113,14 +113,22 @@ def find_entry(given: str) -> Stored:
         if path.name == "result.json" and (of := runs_in(path)):
             raise UserError(f"{given} is the result of a run, not an entry{of}")
         if path.name.endswith(EVIDENCE):
-            raise UserError(f"{given} is evidence; the entry is {given.removesuffix(EVIDENCE)}.json")
+            raise UserError(
+                f"{given} says what stands behind an entry; the entry is {given.removesuffix(EVIDENCE)}.json"
+            )
         return Stored(path)
-    files = stored_in(path) if path.is_dir() else []
+    if path.is_dir():
+        raise UserError(
+            f"{given} is a folder; an entry is a file in it"
+            + "".join(f", such as {one.path}" for one in stored_in(path)[:1])
+        )
+    files: list[Stored] = []
     with contextlib.suppress(UserError):  # without a board there is no hint
-        files = files or stored_in(find_board(None))
+        files = stored_in(find_board(None))
     called = [one for one in files if one.path.stem.rpartition("-")[0] == given] or files
-    hint = f", such as {called[0].path}" if called else ""
-    raise UserError(f"{'a folder' if path.is_dir() else 'no such file'}: {given}; an entry is a file{hint}")
+    raise UserError(
+        f"no such file: {given}; an entry is a file" + "".join(f", such as {one.path}" for one in called[:1])
+    )
 
 
 def without_evidence(given: Sequence[str]) -> list[str]:

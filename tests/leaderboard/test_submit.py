@@ -12,11 +12,11 @@ import pytest
 from regbench import cli
 from regbench.leaderboard.entry import Entry, canonical, check_name, parse_entry
 from regbench.leaderboard.origin import default_name, name_faults, same_configuration
-from regbench.leaderboard.store import Stored, stored_in
+from regbench.leaderboard.store import stored_in
 from regbench.leaderboard.verify import submit
 from regbench.utils.errors import UserError
 from tests.leaderboard.attacks import seal
-from tests.leaderboard.conftest import SETTINGS, Made
+from tests.leaderboard.conftest import Made
 
 
 def names(board: Path) -> list[str]:
@@ -180,20 +180,6 @@ def test_a_default_name_is_never_too_long(lstm: Made) -> None:
     assert default_name(other, lstm.entry.result) != name
 
 
-def test_a_collision_of_digits_is_no_equality(lstm: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two configurations whose files would have the same name: nothing is removed."""
-    board = tmp_path / "board"
-    shutil.copytree(lstm.board, board)
-    stored = stored_in(board)[0]
-    text = stored.path.read_text()
-    content = json.loads(text)
-    content["result"]["training"]["weight_decay"] = content["configuration"]["settings"]["training.weight_decay"] = 0.7
-    stored.path.write_text(canonical(seal(content)))
-    with pytest.raises(UserError, match="is another configuration of the name"):
-        submit(lstm.run, board, track=lstm.track, name=lstm.entry.name, replace=True)
-    assert len(lstm.entry.configuration_digest) * 4 >= 128
-
-
 def test_every_fault_has_its_line_and_nothing_is_written(
     lstm: Made, tmp_path: Path, tiny_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -295,9 +281,3 @@ def test_no_leaderboard_is_said_in_one_line(
     (tmp_path / "leaderboard").mkdir()
     (tmp_path / "leaderboard" / "RULES.md").touch()
     assert store.find_board(None) == Path("leaderboard")
-
-
-def test_settings_are_those_of_the_runs() -> None:
-    """The names above are made from them."""
-    assert list(SETTINGS) == ["d_model", "n_layers", "training.batch_size", "training.evaluations", "training.epochs"]
-    assert Stored(Path("x.json")).source_name == "x.py.txt"
