@@ -39,29 +39,38 @@ class Cuts:
     """Where each of N instances is cut, once.
 
     A score over a group of positions would meet few of them by chance. So each instance is cut for one set of positions: all
-    that are scored, or a group that a score is over. What it then counts for makes up for how often that happens, so that the
-    mean over cuts is expected to be the mean over positions.
+    that are scored, or a group that a score is over. On a track with an axis of sizes it is one of the instance's sizes of that
+    set. What it then counts for makes up for how often that happens, so that the mean over cuts is expected to be the score.
     """
 
     places: IntArray
     """(N,), the place of the token that is asked for."""
     counts: Mapping[str, NDArray[np.int64]]
-    """By score (N,), for how many positions the cut stands. 0 where it is cut for another set."""
+    """By score (N,), for how many positions the cut stands, or sizes of an area. 0 where it is cut for another set."""
 
     @classmethod
     def draw(cls, task: Task, instances: Instances, seed: int) -> Cuts:
-        """Draws a set that an instance has positions of, and one of these positions."""
+        """Draws a set that an instance has positions of, a size if there are sizes, and one of its positions."""
         rng, masks = np.random.default_rng(seed), counted_positions(task, instances)
         group_of = {name: task.metric_and_group(name)[1] for name in task.scores}
         sets = {group_of[name]: mask for name, mask in masks.items()}
         sizes = np.stack([mask.sum(1) for mask in sets.values()])
         chosen = np.where(sizes > 0, rng.random(sizes.shape), -1.0).argmax(0)
         keys, places = rng.random(instances.scored.shape), np.zeros(len(instances), np.int64)
-        for i, mask in enumerate(sets.values()):
+        steps = task.progress(instances) if task.sizes else None
+        stands, areas = {}, {}
+        for i, (group, mask) in enumerate(sets.items()):
+            here, several = sizes[i], np.ones(len(instances), np.int64)
+            if steps is not None:
+                of_size = np.stack([(mask & (steps == size)).sum(1) for size in task.sizes])
+                size = np.where(of_size > 0, rng.random(of_size.shape), -1.0).argmax(0)
+                here, several = of_size[size, np.arange(len(size))], (of_size > 0).sum(0)
+                mask = mask & (steps == np.array(task.sizes)[size][:, None])
             places = np.where(chosen == i, np.where(mask, keys, -1.0).argmax(1), places)
-        stands = np.where(chosen == np.arange(len(sets))[:, None], sizes * (sizes > 0).sum(0), 0)
-        of_set = dict(zip(sets, stands, strict=True))
-        return cls(places, {name: of_set[group_of[name]] for name in task.scores})
+            areas[group] = np.where(chosen == i, (sizes > 0).sum(0) * several, 0)
+            stands[group] = areas[group] * here
+        over = {name: areas if task.metric_and_group(name)[0] == "area" else stands for name in task.scores}
+        return cls(places, {name: over[name][group_of[name]] for name in task.scores})
 
     def sums(self, task: Task, instances: Instances, predictions: Iterable[FloatArray]) -> dict[str, FloatArray]:
         """By score what the cuts stand for together, of each instance or of each problem.

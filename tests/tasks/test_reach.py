@@ -13,6 +13,7 @@ from baselines.oracle import Oracle
 from regbench.checks.contract import refuse
 from regbench.checks.task import CONTRACT, TaskSubject
 from regbench.data.instances import Instances
+from regbench.evaluation.cuts import Cuts
 from regbench.metrics.scores import score
 from regbench.models.predictor import predict_in_batches
 from regbench.tasks._reach import DrawnReach, _apportion
@@ -340,3 +341,30 @@ def test_too_few_distinct_strings_are_refused() -> None:
 
 def test_a_default_scale_is_there_for_every_size() -> None:
     assert len(LongAutomataParameters().floor) == len(LongAutomataParameters().tested)
+
+
+@pytest.mark.parametrize(
+    ("cls", "parameters"),
+    [
+        (StateWalk, {"sizes": (2, 16), "beyond": (32,), "groups": ("parity", "s3")}),
+        (RecallPairs, {"sizes": (2, 3), "beyond": (9,), "n_keys": 9, "n_values": 7, "n_questions": 7}),
+    ],
+)
+def test_cut_prompts_are_expected_to_give_the_scores(cls: Any, parameters: dict[str, Any]) -> None:
+    """Of a predictor that is right at the smallest size and at every third position: each size counts as in whole instances."""
+    task = made(cls, parameters)
+    test = task.generate(Splits(train=12, validation=12, test=600, seed=3), "test")
+    right = (task.progress(test) == min(task.sizes)) | (np.arange(test.scored.shape[1]) % 3 == 0)
+    wrong = np.eye(task.io.vocab_size)[np.full(test.scored.shape, task.io.separator)]
+    predicted = np.where((test.scored & right)[..., None], task.truth(test), 0.99 * wrong + 0.01 / task.io.vocab_size)
+    whole = score(task, test, [predicted])
+    drawn: dict[str, list[float]] = {name: [] for name in task.scores}
+    for seed in range(30):
+        cuts = Cuts.draw(task, test, seed)
+        assert test.scored[np.arange(len(test)), cuts.places].all()
+        sums = cuts.sums(task, test, [predicted])
+        for name in task.scores:
+            drawn[name].append(sums[name].sum() / cuts.counts[name].sum())
+    for name, values in drawn.items():
+        error = np.std(values, ddof=1) / 30**0.5
+        assert abs(np.mean(values) - whole[name].value) <= 4 * error + 1e-9, name
