@@ -233,9 +233,10 @@ def _board(
     _check_agreement(entries)
     first = entries[0]
     digest, main = first.result.track.digest, first.result.track.main_score
-    described = METRICS if own is None else Metrics(METRICS | own.metrics)
+    track = todays_track(first.track, digest, own)
+    described = METRICS if track is None else Metrics(METRICS | track.metrics)
     known = Metrics({name: described[name] for name in first.metrics})
-    track, sign = todays_track(first.track, digest, own), known[main].sign
+    sign = known[main].sign
     baselines = {name: record for e in entries for name, record in e.result.baselines.items()}
     if track is not None:
         baselines = with_chance(baselines, track, track.instances("test"))
