@@ -59,7 +59,7 @@ def reach_words(result: Result) -> str:
     """The reach for people: "23 pairs", or by group "parity >= 256 steps, s3 14". Empty where there is no axis of sizes."""
     scores = list(result.seeds[0].reach or ())
     words: list[str] = []
-    for score in scores[len(scores) > 1 :]:  # the groups in the place of their mean
+    for score in [one for one in scores if one != "area"] or scores:  # the groups in the place of their mean
         curves = [seed.curves[score] for seed in result.seeds]
         group = "" if score == "area" else score.removesuffix("_area").replace("_", "-") + " "
         words.append(f"{group}{reached(curves)}{'' if words else f' {curves[0].axis}'}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from regbench.metrics.reach import reached, tokens_to_learn
+from regbench.metrics.reach import reach_words, reached, tokens_to_learn
 from regbench.results import CheckpointRecord, Curve, Reach
 
 SIZES = [4.0, 8.0, 16.0, 32.0]
@@ -55,3 +57,16 @@ def test_the_tokens_to_learn() -> None:
     losses = [(100, 3.0), (200, 2.0), (300, 1.21), (400, 1.19), (500, 1.0), (600, 1.5)]
     rows = [CheckpointRecord(step=1, tokens=t, loss={"cross_entropy": 1.0}, validation_loss=v) for t, v in losses]
     assert tokens_to_learn(rows) == 400
+
+
+def test_reach_for_people_names_groups_in_the_place_of_their_mean() -> None:
+    """In whatever order the scores stand."""
+
+    def words(curves: dict[str, list[float]]) -> str:
+        shown = {score: curve(values) for score, values in curves.items()}
+        seed = SimpleNamespace(curves=shown, reach={score: Reach.of(SIZES, one.value) for score, one in shown.items()})
+        return reach_words(SimpleNamespace(seeds=[seed]))  # type: ignore[arg-type]
+
+    assert words({"area": [1, 1, 0.8, 0.2]}) == "11 pairs"
+    groups = {"a4_area": [0.0] * 4, "area": [1, 1, 0.8, 0.2], "s3_swaps_area": [1.0] * 4}
+    assert words(groups) == "a4 < 4 pairs, s3-swaps >= 32"
