@@ -202,7 +202,7 @@ class Leaks(regbench.Mixer):
         arguments = ["--track", str(tiny_file), "--set", "training.batch_size=4"]
         code, out, err = said(capsys, "run", "--arch", "m.py", *arguments, "--out", "here")
         assert (code, out) == (2, "")
-        message = "regbench: architecture 'm' cannot be scored: once trained, it sees the future: changing token"
+        message = "regbench: architecture 'm' cannot be scored: once trained, it sees the future: changing the token"
         assert err.splitlines()[-1].startswith(message)
         assert Path("here/seed-0/checkpoint.safetensors").exists()
         assert not Path("here/seed-0/scores.json").exists()

@@ -140,8 +140,7 @@ def board(tiny: Track) -> Board:
 @pytest.fixture(scope="module")
 def html(board: Board) -> str:
     second = dataclasses.replace(board, track="other-v1", rows=board.rows[2:])
-    old = dataclasses.replace(board, track="tiny-v0")
-    return build_page([board, second, old])
+    return build_page([board, second])
 
 
 @pytest.fixture(scope="module")

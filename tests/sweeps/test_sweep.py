@@ -36,7 +36,7 @@ class Diverges(regbench.Mixer):
 
     def forward(self, x):
         self.steps += self.training
-        return x * float("nan") if self.steps > 9 and self.options.d_model == 16 else 2 * x
+        return x * float("nan") if self.steps > 14 and self.options.d_model == 16 else 2 * x
 """
 
 TOO_LARGE = """
@@ -54,7 +54,7 @@ class TooLarge(regbench.Mixer):
 
     def count(self, gradient):
         self.steps += 1
-        if self.steps > 9 and self.options.d_model == 16:
+        if self.steps > 14 and self.options.d_model == 16:
             raise MemoryError("no memory")
 """
 
