@@ -32,7 +32,12 @@ DEVICE = "fake"
 TOKENS = TokenIO(vocab_size=9, separator=8, max_length=16, names=tuple("abcdefgh|"))
 KERNELS = ("triton", "flash-attn", "mamba-ssm", "flash-linear-attention")
 """Forms that are kernels."""
-SMALLER: dict[str, dict[str, Any]] = {"cgt": {}, "fast_slow": {}, "mesanet": {"n_layers": 1, "cg_steps": 2}}
+SMALLER: dict[str, dict[str, Any]] = {
+    "cgt": {},
+    "fast_slow": {},
+    "mesanet": {"n_layers": 1, "cg_steps": 2},
+    "hybrid": {},
+}
 """Settings of those that do not take a single layer, or take many steps for it."""
 NARROW = ("conv1d", "conv2d", "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "scaled_dot_product_attention")
 WIDE = (
