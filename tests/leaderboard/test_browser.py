@@ -107,7 +107,6 @@ seen.allLines = lines();
 boxes.forEach((b) => b.click());
 seen.noLines = lines();
 boxes.forEach((b) => b.click());
-seen.sizeLines = inSection(".size .chart svg path[stroke-linejoin]").length;
 
 seen.overlaps = overlaps();
 const link = inSection("tbody a")[0];
@@ -236,7 +235,6 @@ def test_lines_follow_their_check_boxes(visited: Visit, board: Board) -> None:
     assert seen["lines"] == 0
     assert seen["allLines"] == len(board.rows)
     assert seen["noLines"] == 0
-    assert seen["sizeLines"] == 1
 
 
 def test_links_open_what_makes_an_entry_again(visited: Visit, board: Board) -> None:
