@@ -216,7 +216,7 @@ def test_a_folder_that_holds_no_entries(capsys: pytest.CaptureFixture[str]) -> N
     Path("docs", "figures").mkdir(parents=True)
     assert said(capsys, "verify", "docs") == (2, "", "regbench: docs holds neither a run nor entries\n")
     refused = said(capsys, "challenge", "docs", "--run", "r", "--by", "b")[2]
-    assert refused.startswith("regbench: a folder: docs; an entry is a file")
+    assert refused.startswith("regbench: docs is a folder; an entry is a file")
     code, _, err = said(capsys, "leaderboard", "--board", "docs")
     assert (code, err) == (
         2,

@@ -96,7 +96,10 @@ def test_a_model_that_reads_a_later_token(tiny: Track, vocab_size: int, ahead: i
     def reads(tokens: Tensor) -> Tensor:
         return 0.2 * nn.functional.one_hot(tokens.roll(-ahead, 1), vocab_size)
 
-    assert "or what follows" in refused(tiny, reads, predicts="this", kind="logits")
+    said = refused(tiny, reads, predicts="this", kind="logits")
+    assert (
+        "or what follows" in said or "the others in its batch" in said
+    )  # it rolls padding in, whose length the batch decides
 
 
 def test_a_model_that_behaves_for_its_first_calls(vocab_size: int, tiny: Track) -> None:

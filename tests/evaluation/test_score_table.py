@@ -154,7 +154,9 @@ def test_entries_of_the_board(tmp_path: Path) -> None:
     ):
         find_predictors(["2-gram", str(path)], "assoc-recall-small-v1", Entries())
     evidence = path.with_name(f"{path.stem}.evidence.json")
-    with pytest.raises(UserError, match=f"{evidence.name} is evidence; the entry is .*{path.name}"):
+    with pytest.raises(
+        UserError, match=f"{evidence.name} says what stands behind an entry; the entry is .*{path.name}"
+    ):
         find_predictors(["2-gram", str(evidence)], "pfa-small-v1", Entries())
     given = [
         "2-gram",
