@@ -98,7 +98,7 @@ def _draw_metric(axes: Axes, result: Result, metric: Metric, trained: int | None
     axes.axvspan(sizes[0], trained, color="#888888", alpha=0.12, linewidth=0, label="trained sizes")
     if metric.over == "area":
         axes.axhline(REACHED, color="#888888", linewidth=0.8)
-        axes.set_ylim(min(0.0, axes.get_ylim()[0]) if axes.get_ylim()[0] > -0.5 else -0.5, 1.05)
+        axes.set_ylim(max(-0.5, min(0.0, axes.get_ylim()[0])), 1.05)
 
 
 def plot_training(result: Result, path: Path) -> None:

@@ -156,9 +156,9 @@ def hostile(entry: Entry) -> Entry:
 
 def test_what_a_stranger_wrote_is_text(tiny: Track) -> None:
     boards = rank([hostile(make_entry(tiny, "lstm", "lstm", 0.5))])
-    for made in (build_page(boards),):
-        assert made.count("<script") == 3
-        assert "<img" not in made
-        assert "onerror=problems" in made  # it is there, as text
-        assert "javascript:" not in made
+    made = build_page(boards)
+    assert made.count("<script") == 3
+    assert "<img" not in made
+    assert "onerror=problems" in made  # it is there, as text
+    assert "javascript:" not in made
     assert data_of(build_page(boards))["boards"][0]["entries"][0]["architecture"] == HOSTILE
