@@ -134,9 +134,10 @@ class CutCheck:
             places.append(self.fresh_places)
             asked.append(prompts(self.fresh, np.arange(CUTS), self.fresh_places, one.io.separator, length))
         tokens, at = np.concatenate([one.tokens for one in asked]), np.concatenate(places)
-        rows, rest = np.empty((len(tokens), one.io.width)), self.rng.permutation(len(tokens))
-        most = rows_at_once(one.io, length, 64)
-        while len(rest):  # the first alone
+        rows, most = np.empty((len(tokens), one.io.width)), rows_at_once(one.io, length, 64)
+        # The first is asked about alone. It is one that was scored, so that its row is compared.
+        rest = np.append(0, self.rng.permutation(np.arange(1, len(tokens))))
+        while len(rest):
             some, rest = np.split(rest, [1 if len(rest) == len(tokens) else int(self.rng.integers(1, most + 1))])
             rows[some] = one.predict(tokens[some])[np.arange(len(some)), at[some]]
         return rows
