@@ -203,7 +203,7 @@ COUNTS = {
     "board-whole": (165, 165),
     "board-outputs": (132, 132),
     "language-models": (32, 48),
-    "board-reach": (1035, 950),
+    "board-reach": (1035, 570),
 }
 
 
