@@ -205,6 +205,7 @@ COUNTS = {
     "language-models": (32, 48),
     "board-reach": (1035, 570),
     "recall-state": (100, 50),
+    "state-groups": (126, 162),
 }
 
 
