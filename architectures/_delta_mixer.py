@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -93,8 +94,8 @@ class DeltaMixer(mixer.Mixer):
         """The normalised output of the heads, (B, L, d_v), after the gate."""
         return z
 
-    def advance(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """(B, L, D) -> (B, L, D) from `state` on, and the state after it."""
+    def advance(self, x: Tensor, state: Any, op: Callable[..., Any] = delta_rule) -> tuple[Tensor, Any]:
+        """(B, L, D) -> (B, L, D) from `state` on, and the state after it. `op` is the recurrence."""
         window, S = state
         mixed = torch.cat([linear(x) for linear in (self.query, self.key, self.value)], dim=-1)
         mixed, window = self.conv(mixed, window)
@@ -103,20 +104,27 @@ class DeltaMixer(mixer.Mixer):
         beta = self._steps_in_time(split_heads(full(self.beta(x)).sigmoid(), self.n_heads))
         if self.options.negative_eigenvalues:
             beta = 2 * beta
-        z, S = self._recur(unit(q) * q.shape[-1] ** -0.5, unit(k), v, beta.squeeze(-1), self.log_decay(x), S)
+        z, S = self._recur(unit(q) * q.shape[-1] ** -0.5, unit(k), v, beta.squeeze(-1), self.log_decay(x), S, op)
         z = join_heads(self.norm(full(z)))
         y: Tensor = self.out(self.gate(x, z))
         return y, (window, S)
 
     def _recur(
-        self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor | None, S: Tensor
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        log_decay: Tensor | None,
+        S: Any,
+        op: Callable[..., Any] = delta_rule,
+    ) -> tuple[Tensor, Any]:
         """The output z (B, H, L, V), and the state after it. Of a token's steps the first decays, and the last is read."""
         if self.steps > 1:
             first, last = (0, self.steps - 1), (self.steps - 1, 0)
             q = F.pad(q.unsqueeze(3), (0, 0, *last)).flatten(2, 3)
             log_decay = None if log_decay is None else F.pad(log_decay.unsqueeze(3), first).flatten(2, 3)
-        z, S = delta_rule(q, k, v, beta, log_decay, S)
+        z, S = op(q, k, v, beta, log_decay, S)
         return z[:, :, self.steps - 1 :: self.steps], S
 
     def _steps_in_time(self, x: Tensor) -> Tensor:

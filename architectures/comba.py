@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from architectures._delta_mixer import State, unit, without_weight_decay
+from architectures._delta_mixer import unit, without_weight_decay
 from architectures.gated_deltanet import GatedDeltaNet
 from regbench.models.heads import full, join_heads, split_heads
 from regbench.models.mixer import Mixer, Paper
@@ -39,8 +40,8 @@ class Comba(GatedDeltaNet, Mixer):
         self.b = without_weight_decay(torch.ones(options.n_heads))
         self.d = without_weight_decay(torch.full((options.n_heads,), 0.02))
 
-    def advance(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """(B, L, D) -> (B, L, D) from `state` on, and the state after it."""
+    def advance(self, x: Tensor, state: Any, op: Callable[..., Any] = delta_rule) -> tuple[Tensor, Any]:
+        """(B, L, D) -> (B, L, D) from `state` on, and the state after it. `op` is the recurrence."""
         window, S = state
         mixed = torch.cat([linear(x) for linear in (self.query, self.key, self.value)], dim=-1)
         mixed, window = self.conv(mixed, window)
@@ -53,7 +54,7 @@ class Comba(GatedDeltaNet, Mixer):
         q = (q - self.d[:, None, None] * k) * q.shape[-1] ** -0.5
         # The op's a reads the state after the decay, k reads it before.
         p = self.b.sigmoid()[:, None, None] * k * (-g).exp()[..., None]
-        z, S = delta_rule(q, beta * k, v, log_decay=g, initial_state=S, a=p, b=-beta * k)
+        z, S = op(q, beta * k, v, log_decay=g, initial_state=S, a=p, b=-beta * k)
         y: Tensor = self.out(self.gate(x, join_heads(self.norm(full(z)))))
         return y, (window, S)
 

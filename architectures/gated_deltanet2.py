@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from architectures._delta_mixer import State, start_small, unit
+from architectures._delta_mixer import start_small, unit
 from architectures.kimi_delta_attention import KimiDeltaAttention
 from regbench.models.heads import full, join_heads, split_heads
 from regbench.models.mixer import Mixer, Paper
@@ -35,8 +38,8 @@ class GatedDeltaNet2(KimiDeltaAttention, Mixer):
         self.write = nn.Linear(options.d_model, options.d_v, bias=False)
         start_small(self.erase, self.write)
 
-    def advance(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """(B, L, D) -> (B, L, D) from `state` on, and the state after it."""
+    def advance(self, x: Tensor, state: Any, op: Callable[..., Any] = delta_rule) -> tuple[Tensor, Any]:
+        """(B, L, D) -> (B, L, D) from `state` on, and the state after it. `op` is the recurrence."""
         window, S = state
         mixed = torch.cat([linear(x) for linear in (self.query, self.key, self.value)], dim=-1)
         mixed, window = self.conv(mixed, window)
@@ -45,6 +48,6 @@ class GatedDeltaNet2(KimiDeltaAttention, Mixer):
         if self.options.negative_eigenvalues:
             b = 2 * b
         q, k = unit(q) * q.shape[-1] ** -0.5, unit(k)
-        z, S = delta_rule(q, k, w * v, log_decay=self.log_decay(x), initial_state=S, a=b * k, b=-k)
+        z, S = op(q, k, w * v, log_decay=self.log_decay(x), initial_state=S, a=b * k, b=-k)
         y: Tensor = self.out(self.gate(x, join_heads(self.norm(full(z)))))
         return y, (window, S)

@@ -24,6 +24,7 @@ from architectures import (  # noqa: F401
     hyena,
     kimi_delta_attention,
     linear_transformer,
+    log_linear_attention,
     lstm,
     mamba,
     mamba2,

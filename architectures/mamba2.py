@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -73,8 +74,8 @@ class Mamba2(mixer.Mixer):
         S = torch.zeros(batch, self.n_heads, d_state, d_inner // self.n_heads, device=device, dtype=dtype)
         return self.conv.init_window(batch, device, dtype), S
 
-    def advance(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """(B, L, D) -> (B, L, D) from `state` on, and the state after it."""
+    def advance(self, x: Tensor, state: Any, op: Callable[..., Any] = linear_attention) -> tuple[Tensor, Any]:
+        """(B, L, D) -> (B, L, D) from `state` on, and the state after it. `op` is the recurrence."""
         window, S = state
         z, mixed, delta = self.in_proj(x).split([self.sizes[0], sum(self.sizes), self.n_heads], dim=-1)
         mixed, window = self.conv(mixed, window)
@@ -82,7 +83,7 @@ class Mamba2(mixer.Mixer):
         x = split_heads(x, self.n_heads)
         delta = F.softplus(full(delta) + self.dt_bias).mT  # (B, H, L)
         B, C = (part[:, None].expand(*x.shape[:3], -1) for part in (B, C))
-        y, S = linear_attention(C, B, delta[..., None] * x, -self.A_log.exp()[:, None] * delta, S)
+        y, S = op(C, B, delta[..., None] * x, -self.A_log.exp()[:, None] * delta, S)
         y = join_heads(y + self.D[:, None, None] * x)
         out: Tensor = self.out_proj(self.norm(full(y * F.silu(z))))
         return out, (window, S)

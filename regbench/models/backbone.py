@@ -23,24 +23,41 @@ if TYPE_CHECKING:
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a GELU between them, at each position. The width between them is `expand` D."""
+    """Two linear maps with a GELU between them, at each position. The width between them is `expand` D.
 
-    def __init__(self, d_model: int, expand: int = 4) -> None:
+    With `short_conv` what the GELU reads is u + conv(u) for u = up(x).
+    """
+
+    def __init__(self, d_model: int, expand: int = 4, short_conv: int = 0) -> None:
         super().__init__()
         self.up = nn.Linear(d_model, expand * d_model)
         self.down = nn.Linear(expand * d_model, d_model)
+        self.conv = ShortConv(expand * d_model, short_conv) if short_conv else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, D) -> (B, L, D)."""
-        down: Tensor = self.down(gelu(self.up(x)))
-        return down
+        return self.advance(x, None)[0]
+
+    def advance(self, x: Tensor, window: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """(B, L, D) -> (B, L, D) from the window of the convolution on, and the window after it."""
+        u, window = _residual(self.conv, self.up(x), window)
+        return self.down(gelu(u)), window
+
+
+def _residual(conv: ShortConv | None, x: Tensor, window: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    """The sum x + conv(x), (B, L, D), from a window on, or from the start where it is None, and the window after it."""
+    if conv is None:
+        return x, None
+    y, window = conv(x, conv.init_window(len(x), x.device, x.dtype) if window is None else window)
+    return x + y, window
 
 
 class Block(nn.Module):
     """One block: x + mixer(norm(x)), then the same with a feed-forward network if the mixer asks for one (ICLL Eq. 17-18).
 
     With the option `short_conv`, the mixer reads n + conv(n) for n = norm(x): a causal, depthwise convolution with a residual
-    connection (Allen-Zhu 2025, arXiv 2512.17351, "Canon" layer A).
+    connection (Allen-Zhu 2025, arXiv 2512.17351, "Canon" layer A). With `canon` the feed-forward network has the same before it
+    and before its GELU (layers C and D). Layer B, on queries, keys and values, is left to mixers: `d_conv` is theirs.
     """
 
     def __init__(self, mixer: Mixer, options: Options) -> None:
@@ -50,9 +67,11 @@ class Block(nn.Module):
         self.feed_forward: FeedForward | None = None
         if mixer.feed_forward:
             self.feed_forward_norm = nn.LayerNorm(options.d_model)
-            self.feed_forward = FeedForward(options.d_model)
+            self.feed_forward = FeedForward(options.d_model, short_conv=options.short_conv if options.canon else 0)
         self.dropout = nn.Dropout(options.dropout)
         self.short_conv = ShortConv(options.d_model, options.short_conv) if options.short_conv else None
+        canon = options.canon and mixer.feed_forward
+        self.feed_forward_conv = ShortConv(options.d_model, options.short_conv) if canon else None
 
     def forward(self, x: Tensor, index: NGramIndex | None = None) -> Tensor:
         """(B, L, D) -> (B, L, D). A mixer that reads tokens needs their index.
@@ -60,21 +79,27 @@ class Block(nn.Module):
         Raises:
             UserError: the mixer returns something else than a tensor like x.
         """
-        normed = self.mixer_norm(x)
-        if self.short_conv is not None:
-            convolved, _ = self.short_conv(normed, self.short_conv.init_window(x.shape[0], x.device, x.dtype))
-            normed = normed + convolved
+        normed, _ = _residual(self.short_conv, self.mixer_norm(x))
         mixed = self.mixer(normed, index) if self.mixer.reads_tokens else self.mixer(normed)
         _require_like(x, mixed, self.mixer)
         x = x + self.dropout(mixed)
         if self.feed_forward is not None:
-            x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+            normed, _ = _residual(self.feed_forward_conv, self.feed_forward_norm(x))
+            x = x + self.dropout(self.feed_forward(normed))
         return x
 
     def init_state(self, batch: int, device: torch.device, dtype: torch.dtype) -> Any:
-        """The mixer's state before the first position; with a short convolution, the window of its inputs and that state."""
+        """The mixer's state before the first position; with short convolutions, the windows of their inputs and that state."""
         state = self.mixer.init_state(batch, device, dtype)
-        return state if self.short_conv is None else (self.short_conv.init_window(batch, device, dtype), state)
+        return state if self.short_conv is None else (self.init_windows(batch, device, dtype), state)
+
+    def init_windows(
+        self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None
+    ) -> list[Tensor | None]:
+        """The windows of the convolutions before the first position, in the order of the block; None for what is not there."""
+        within = None if self.feed_forward is None else self.feed_forward.conv
+        convs = (self.short_conv, self.feed_forward_conv, within)
+        return [None if conv is None else conv.init_window(batch, device, dtype) for conv in convs]
 
     def step(self, x: Tensor, state: Any, tokens: Tensor) -> tuple[Tensor, Any]:
         """One position of the recurrent form.
@@ -90,14 +115,13 @@ class Block(nn.Module):
         Raises:
             UserError: the mixer has no step, or returns something else than a tensor like x and a state.
         """
-        normed, window = self.mixer_norm(x), None
+        windows: list[Tensor | None] = [None] * 3
         if self.short_conv is not None:
-            window, state = state
-            convolved, window = self.short_conv(normed[:, None], window)
-            normed = normed + convolved[:, 0]
+            windows[:], state = state
+        normed, windows[0] = _residual(self.short_conv, self.mixer_norm(x)[:, None], windows[0])
         step: Callable[..., Any] = self.mixer.step
         try:
-            returned = step(normed, state, *([tokens] if self.mixer.reads_tokens else []))
+            returned = step(normed[:, 0], state, *([tokens] if self.mixer.reads_tokens else []))
         except NotImplementedError:
             raise UserError(f"{type(self.mixer).__name__} has no step to stream by") from None
         if not isinstance(returned, tuple) or len(returned) != 2:
@@ -109,8 +133,10 @@ class Block(nn.Module):
         _require_like(x, mixed, self.mixer, " from step")
         x = x + mixed
         if self.feed_forward is not None:
-            x = x + self.feed_forward(self.feed_forward_norm(x))
-        return x, state if window is None else (window, state)
+            normed, windows[1] = _residual(self.feed_forward_conv, self.feed_forward_norm(x)[:, None], windows[1])
+            y, windows[2] = self.feed_forward.advance(normed, windows[2])
+            x = x + y[:, 0]
+        return x, state if self.short_conv is None else (windows, state)
 
 
 def _require_like(x: Tensor, mixed: Any, mixer: Mixer, method: str = "") -> None:
@@ -299,8 +325,9 @@ class Backbone(Model):
         """
         if None in self._state_bytes or self.ngram_heads:
             return None
-        window = 4 * max(0, self.options.short_conv - 1) * self.options.d_model
-        mixers: int = sum(self._state_bytes) + window * len(self.blocks)  # type: ignore[arg-type]
+        mixers: int = sum(self._state_bytes)  # type: ignore[arg-type]
+        for block in self.blocks:
+            mixers += held_bytes(block.init_windows(1))  # type: ignore[operator]
         return mixers + (0 if self.bottleneck is None else self.bottleneck.state_bytes())
 
 

@@ -33,7 +33,7 @@ class Paper:
 class Options(Settings):
     """The options of every architecture. A subclass adds its own as typed fields with defaults.
 
-    Unknown keys and values of the wrong type are errors. So are options of n-gram heads where there are none.
+    Unknown keys and values of the wrong type are errors. So are options of a part that is not there.
     """
 
     d_model: int = pydantic.Field(default=64, ge=1, description="width of the residual stream, D")
@@ -49,15 +49,20 @@ class Options(Settings):
     short_conv: int = pydantic.Field(
         default=0, ge=0, le=64, description="width of a residual convolution before each mixer; 0 for none"
     )
+    canon: bool = pydantic.Field(
+        default=False, description="whether such convolutions also stand before and within each feed-forward network"
+    )
     dropout: float = pydantic.Field(
         default=0.0, ge=0.0, lt=1.0, description="after the embedding and after each block part"
     )
 
     @pydantic.model_validator(mode="after")
-    def _no_ngram_options_without_heads(self) -> Self:
+    def _no_option_without_its_part(self) -> Self:
         for name in () if self.ngram_heads else ("ngram_after", "ngram_mlp"):
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} is about n-gram heads, and there are none: give ngram_heads too")
+        if self.canon and not self.short_conv:
+            raise ValueError("canon is about short convolutions, and there are none: give short_conv=4 too")
         return self
 
 

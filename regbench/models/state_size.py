@@ -22,15 +22,15 @@ def state_at(model: Any) -> dict[Literal["128", "1024"], int]:
 
     The state is measured after 8, 16 and 24 random tokens. If both gaps are equal, the state grows by the same number of bytes
     at each token, and the rest follows. A state that grows may stop growing later, as one of a window does. So a model that is
-    not built in, or has the option `window`, reads all 1,024 tokens then. The sums of n-gram heads grow with the number of
-    different n-grams, and read all, too.
+    not built in, or has the option `window`, or whose gaps differ, reads all 1,024 tokens then. The sums of n-gram heads grow
+    with the number of different n-grams, and read all, too.
 
     Args:
         model: a model in its evaluation form. One with positions that are learned need not have 1,024 of them.
 
     Returns:
-        Bytes by the number of tokens. Empty where there is no recurrent form, or where the state of a built-in architecture grows
-        in another way. With n-gram heads, without those for which the model has too few positions.
+        Bytes by the number of tokens. Empty where there is no recurrent form. With n-gram heads, without those for which the
+        model has too few positions.
     """
     held, sums = _read(model, (8, 16, 24))
     if len(held) < 3:
@@ -41,7 +41,7 @@ def state_at(model: Any) -> dict[Literal["128", "1024"], int]:
     parts = [model, *(getattr(block, "mixer", block) for block in getattr(model, "blocks", None) or ())]
     built_in = all(type(part).__module__.partition(".")[0] in ("regbench", "architectures") for part in parts)
     windowed = any(getattr(getattr(part, "options", None), "window", 0) for part in parts)
-    if held[24] > held[8] and (windowed or not built_in):
+    if held[24] > held[8] and (windowed or not built_in or not even):
         later, _ = _read(model, (128, 1024))
         read = {name: later[int(name)] for name in names if int(name) in later}
         if windowed or any(found.get(name) != size for name, size in read.items()):

@@ -1,4 +1,4 @@
-"""The option `short_conv`: a residual convolution before any mixer, in both forms; and none by default."""
+"""The options `short_conv` and `canon`: residual convolutions in a block, in both forms; and none by default."""
 
 from __future__ import annotations
 
@@ -99,20 +99,58 @@ def test_the_mixer_reads_its_input_and_the_convolution_of_it() -> None:
     torch.testing.assert_close(block(x), after + block.feed_forward(block.feed_forward_norm(after)))
 
 
+def test_canon_is_what_the_paper_writes() -> None:
+    """Allen-Zhu 2025, layers A, C and D, position by position, with one of the convolutions at a time too."""
+    model = make(Strangers, short_conv=4, canon=True).double()
+    block, x = model.blocks[0], torch.randn(2, 9, 8, dtype=torch.float64)
+    convs = {"A": block.short_conv, "C": block.feed_forward_conv, "D": block.feed_forward.conv}
+
+    def canon(layer: str, h: Tensor) -> Tensor:
+        weight = convs[layer].conv.weight[:, 0].flip(-1)
+        past = [sum(weight[:, i] * h[:, t - i] for i in range(min(4, t + 1))) for t in range(h.shape[1])]
+        return h + torch.stack(past, 1)  # type: ignore[arg-type]
+
+    def written_out() -> Tensor:
+        after = x + canon("A", block.mixer_norm(x)).cumsum(1)
+        u = canon("D", block.feed_forward.up(canon("C", block.feed_forward_norm(after))))
+        return after + block.feed_forward.down(F.gelu(u, approximate="tanh"))
+
+    torch.testing.assert_close(block(x), written_out())
+    for left in convs:
+        with torch.no_grad():
+            for layer, conv in convs.items():
+                torch.nn.init.normal_(conv.conv.weight) if layer == left else conv.conv.weight.zero_()
+        torch.testing.assert_close(block(x), written_out())
+
+
+def test_canon_with_weights_of_zero_is_the_plain_block() -> None:
+    plain, canon = make(Strangers), make(Strangers, short_conv=4, canon=True)
+    canon.load_state_dict(plain.state_dict(), strict=False)
+    tokens = torch.randint(4, (2, 12))
+    assert not torch.allclose(canon(tokens), plain(tokens), atol=1e-4)
+    with torch.no_grad():
+        for name, weight in canon.named_parameters():
+            if name not in plain.state_dict():
+                weight.zero_()
+    torch.testing.assert_close(canon(tokens), plain(tokens), rtol=0, atol=0)
+
+
 @pytest.mark.ci
 @pytest.mark.parametrize("name", [*MIXERS, "a stranger's"])
 def test_streams_of_every_architecture(name: str) -> None:
-    """The contract's check, of weights moved from their start; the convolution's window counts as state."""
+    """The contract's check, of weights moved from their start; the windows of the convolutions count as state."""
     cls = Strangers if name == "a stranger's" else registry.load(registry.ARCHITECTURE, name)
-    options = {"d_model": 16, "n_layers": 2, "short_conv": 4}
+    options = {"d_model": 16, "n_layers": 2, "short_conv": 4, "canon": True}
     subject = Subject(cls, resolve_options(cls, options), IO, torch.device("cpu"))
     with torch.no_grad():
         assert state_size(subject) is None
         assert streams(subject) is None
-    with_it, without = subject.model(), Subject(cls, resolve_options(cls, {**options, "short_conv": 0}), IO).model()
-    assert parameter_count(with_it) - parameter_count(without) == 2 * 16 * 4
+    none = {**options, "short_conv": 0, "canon": False}
+    with_it, without = subject.model(), Subject(cls, resolve_options(cls, none), IO).model()
+    channels = (1 + 1 + 4 if cls.feed_forward else 1) * 16
+    assert parameter_count(with_it) - parameter_count(without) == 2 * channels * 4
     if without.state_bytes() is not None:
-        assert with_it.state_bytes() - without.state_bytes() == 2 * 4 * 16 * 3
+        assert with_it.state_bytes() - without.state_bytes() == 2 * 4 * channels * 3
 
 
 @pytest.mark.parametrize("name", MIXERS)
@@ -131,6 +169,8 @@ def test_bad_input_is_refused_in_one_line() -> None:
     with pytest.raises(UserError, match="short_conv") as refused:
         resolve_options(Strangers, {"short_conv": -1})
     assert "\n" not in str(refused.value)
+    with pytest.raises(UserError, match="canon is about short convolutions, and there are none: give short_conv=4 too"):
+        resolve_options(Strangers, {"canon": True})
     with pytest.raises(UserError, match="short_conf.*did you mean.*short_conv"):
         resolve_options(Strangers, {"short_conf": 4})
 

@@ -124,7 +124,7 @@ def test_its_table_of_options_is_the_models() -> None:
     """Every option of the model, those of the common backbone apart, and none besides."""
     rows = [line for line in section(USE, "## Options").splitlines() if line.startswith("| ")][2:]
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    common = {"ngram_heads", "ngram_after", "ngram_mlp", "short_conv"}
+    common = {"ngram_heads", "ngram_after", "ngram_mlp", "short_conv", "canon"}
     assert named == set(ContextuallyGuided.Options.model_fields) - common
 
 
