@@ -84,7 +84,7 @@ def test_options_and_n_gram_heads_are_settings(config_file: Path) -> None:
             "track: x\narchitecture: lstm\nsettings: {d_model: 2024-13-45}\n",
             "mine.yaml:3: broken YAML: '2024-13-45' is no",
         ),
-        ("[" * 1000, "mine.yaml: broken YAML: it is nested too deeply"),
+        ("[" * 1000, "mine.yaml:1: broken YAML: nested deeper than 12 levels"),
         ("track: pfa-small-v1\narchitecture: lstm\nsettings: {d_modl: 3}\n", "unknown key 'd_modl'; did you mean"),
         ("track: pfa-small-v1\narchitecture: lstm\nsettings: {training.learning_rat: 3}\n", "'learning_rat'; did you"),
         ("track: pfa-small-v1\narchitecture: lstn\n", "unknown architecture 'lstn'; did you mean 'lstm'?"),
@@ -136,8 +136,8 @@ def test_seeds_up_to_the_largest_train(config_file: Path) -> None:
     [
         (os.mkfifo, "config.yaml: not a regular file"),
         (lambda path: path.symlink_to("/dev/zero"), "config.yaml: a link, and links are not followed"),
-        (lambda path: path.write_bytes(bytes(9000)), "config.yaml: 9,000 bytes, more than the 8,192 it can need"),
-        (lambda path: path.write_text("settings:\n- &a [x, x]\n- *a\n"), "config.yaml: broken YAML: 'an alias'"),
+        (lambda path: path.write_bytes(bytes(70_000)), "config.yaml: 70,000 bytes, more than the 65,536 it can need"),
+        (lambda path: path.write_text("settings:\n- &a [x, x]\n- *a\n"), "config.yaml:3: broken YAML: an alias"),
         (lambda path: path.write_text("- 1\n"), "config.yaml: a configuration is a mapping of fields, not list"),
     ],
 )

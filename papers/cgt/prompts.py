@@ -17,7 +17,7 @@ from papers.cost import stream_bytes, total_flops
 from regbench.analysis.trained import Trained
 from regbench.models.model import Model, parameter_count
 from regbench.tasks.base import IO, TokenIO, VectorIO
-from regbench.training.checkpoint import load_tensors, save_tensors
+from regbench.training.checkpoint import load_tensors, load_weights, save_tensors
 from regbench.utils import registry
 from regbench.utils.errors import UserError, nearest
 
@@ -172,7 +172,7 @@ def load_specialised(path: str | Path) -> Model:
         io = kind(**fields)
         cls: Any = registry.load(registry.ARCHITECTURE, notes["architecture"]).specialised
         model: Model = cls(cls.Options.model_validate_json(notes["options"]), io)
-        model.load_state_dict(tensors)
+        load_weights(model, tensors, str(path))
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
         raise UserError(f"{path} holds no specialised model that this version can read") from None
     return model.eval()

@@ -20,7 +20,7 @@ from regbench.models.predictor import check_tokens, check_vectors
 from regbench.results import RESULT_BYTES, TrackRecord, read_result
 from regbench.tasks.base import VectorIO
 from regbench.tracks import Track, load_track, track_names
-from regbench.training.checkpoint import fits, load_notes, load_tensors
+from regbench.training.checkpoint import fits, load_notes, load_tensors, load_weights
 from regbench.training.provenance import FILE
 from regbench.utils import registry
 from regbench.utils.arrays import FloatArray
@@ -266,7 +266,7 @@ def load_trained(
         if built_in and not fits(sizes, cls, own, io):
             raise RuntimeError
         model = build(cls, own, io)
-        model.load_state_dict(load_tensors(path)[0])
+        load_weights(model, load_tensors(path)[0], str(path))
     except RuntimeError:
         raise UserError(f"the weights in {path} are not those of '{config.architecture}' as it is now") from None
     return Trained(folder, config.architecture, seed, loaded, model.eval())

@@ -8,10 +8,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import yaml
-
 from regbench.utils.errors import UserError, nearest
-from regbench.utils.files import parse_yaml
+from regbench.utils.guard import Refused, parse_yaml
 
 if TYPE_CHECKING:
     from regbench.tracks import Track
@@ -52,8 +50,8 @@ def read_settings(pairs: Sequence[str]) -> dict[str, object]:
         if key in settings:
             raise UserError(f"--set gives '{key}' twice")
         try:
-            settings[key] = parse_yaml(value)
-        except yaml.YAMLError:
+            settings[key] = parse_yaml(value, key)
+        except Refused:
             settings[key] = value
     return settings
 

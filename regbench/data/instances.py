@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.utils.arrays import IntArray
-from regbench.utils.files import cache_root, keep, read_arrays
+from regbench.utils.files import cache_root, keep_arrays, kept_arrays
 
 
 def smallest_integer_type(largest: int) -> np.dtype[Any]:
@@ -188,7 +188,7 @@ def cached(config: Mapping[str, Any], make: Callable[[], Instances]) -> Instance
     if found is not None:
         return found
     instances = make()
-    keep(path, lambda file: np.savez(file, **_arrays(instances)), "wb")
+    keep_arrays(path, _arrays(instances))
     return instances
 
 
@@ -220,7 +220,7 @@ def _arrays(instances: Instances) -> dict[str, Any]:
 def _read(path: Path) -> Instances | None:
     """The instances of a file; None if it is missing or damaged."""
     try:
-        arrays = read_arrays(path)
+        arrays = kept_arrays(path)
     except (OSError, ValueError):
         return None
     truths = {

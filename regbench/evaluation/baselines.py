@@ -23,7 +23,7 @@ from regbench.tracks import Track
 from regbench.utils import registry, threads
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
-from regbench.utils.files import cache_root, keep, read_arrays
+from regbench.utils.files import cache_root, keep_arrays, keep_text, kept_arrays, kept_text
 
 Progress = Callable[[int, int], None]
 """Is told how many instances are done, and how many there are."""
@@ -101,8 +101,7 @@ def predict_baseline(
         return found
     made = _make(baseline, track, instances, progress)
     if made.seconds >= WORTH_KEEPING:
-        arrays = made.stored.arrays | made.costs
-        keep(_predictions_file(baseline, track, instances), lambda file: np.savez(file, **arrays), "wb")
+        keep_arrays(_predictions_file(baseline, track, instances), made.stored.arrays | made.costs)
     return made
 
 
@@ -110,7 +109,7 @@ def kept_predictions(baseline: Baseline, track: Track, instances: Instances) -> 
     """Predictions from the cache, or None where it does not have them."""
     task = track.task
     try:
-        arrays = read_arrays(_predictions_file(baseline, track, instances))
+        arrays = kept_arrays(_predictions_file(baseline, track, instances))
         stored = (Predictions if task.knows_truth else CompactPredictions).from_arrays(arrays)
         costs = float(arrays["seconds"]), float(arrays["processor_seconds"]), int(arrays["threads"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -213,15 +212,13 @@ def _record(baseline: Baseline, track: Track, instances: Instances, announce: Ca
         seconds=made.seconds,
         anchor=baseline.anchor,
     )
-    text = record.model_dump_json()
-    keep(path, lambda file: file.write(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}"))
+    keep_text(path, record.model_dump_json())
     return record
 
 
 def _kept_record(path: Path) -> BaselineRecord | None:
-    """The record in a file whose first line is the SHA-256 of the rest. None if it is missing or damaged."""
+    """The record in a file. None if it is missing, damaged or another one."""
     try:
-        digest, _, text = path.read_text(encoding="utf-8").partition("\n")
-        return BaselineRecord.model_validate_json(text) if hashlib.sha256(text.encode()).hexdigest() == digest else None
+        return BaselineRecord.model_validate_json(kept_text(path))
     except (OSError, ValueError):
         return None

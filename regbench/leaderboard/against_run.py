@@ -41,7 +41,7 @@ from regbench.models.predictor import predict_in_batches, rows_at_once
 from regbench.results import Curve, SeedRecord
 from regbench.tasks.base import IO, TokenIO, VectorIO
 from regbench.tracks import Track
-from regbench.training.checkpoint import load_model
+from regbench.training.checkpoint import load_model, load_weights
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
@@ -377,7 +377,8 @@ def _job() -> None:
     out.write(_first_distances(cls, options, io, about["seeds"]).tobytes())
     for seed in about["seeds"]:
         model = build(cls, options, io)
-        model.load_state_dict(safetensors.torch.load((job / f"{seed}.safetensors").read_bytes()))
+        name = f"{seed}.safetensors"
+        load_weights(model, safetensors.torch.load((job / name).read_bytes()), name)
         for one in asked:
             out.write(one.rows(io, model).tobytes())
             out.flush()

@@ -166,8 +166,12 @@ def add_evidence(stored: Stored, **found: Submitted | Challenge | Reproduced) ->
 def write_evidence(stored: Stored, evidence: Evidence) -> None:
     """Writes the evidence beside an entry."""
     path = stored.path.with_name(stored.evidence_name)
-    with explain_full_disk(path), atomic_write(path) as file:
-        file.write(canonical(evidence.model_dump(mode="json")))
+    with explain_full_disk(path), atomic_write(path, "wb") as file:
+        file.write(evidence_bytes(evidence))
+
+
+def evidence_bytes(evidence: Evidence) -> bytes:
+    return canonical(evidence.model_dump(mode="json")).encode()
 
 
 # --- People. ---

@@ -6,7 +6,9 @@ Nothing that came with an entry is run.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,9 +23,9 @@ from regbench.leaderboard.tiers import (
     Submitted,
     check_by,
     check_evidence,
+    evidence_bytes,
     read_evidence,
     today,
-    write_evidence,
 )
 from regbench.results import BaselineRecord, Result
 from regbench.tracks import Track
@@ -257,18 +259,20 @@ def _replaced(board: Path, entry: Entry) -> list[Stored]:
 
 
 def _write(stored: Stored, entry: Entry, source: bytes | None, by: str | None) -> list[Path]:
-    """Writes what belongs to the entry, and the entry last. Returns the paths of all files."""
-    written = [stored.path]
+    """Writes the entry and what belongs to it: all, or on a full disk nothing. Returns the paths of all files."""
+    contents = {stored.path: canonical(entry.content()).encode()}
     if source is not None:
-        written.append(stored.path.with_name(stored.source_name))
-        with atomic_write(written[-1], "wb") as file:
-            file.write(source)
+        contents[stored.path.with_name(stored.source_name)] = source
     if by is not None:
-        written.append(stored.path.with_name(stored.evidence_name))
-        write_evidence(stored, Evidence(entry=entry.digest, submitted=Submitted(date=today(), by=by)))
-    with atomic_write(stored.path) as text:
-        text.write(canonical(entry.content()))
-    return written
+        evidence = Evidence(entry=entry.digest, submitted=Submitted(date=today(), by=by))
+        contents[stored.path.with_name(stored.evidence_name)] = evidence_bytes(evidence)
+    with ExitStack() as open_files:  # each file takes its name once all are on the disk, and the entry last
+        for path, content in contents.items():
+            file = open_files.enter_context(atomic_write(path, "wb"))
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    return list(contents)
 
 
 # --- A contribution. ---

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +22,10 @@ _DRAWS = frozenset({"normal_", "uniform_"})
 """Methods, and functions of torch.nn.init, that draw the initial values of weights."""
 
 _MOST_PARTS = 10_000
-"""Of a model that is built without memory."""
+"""The most modules of a model."""
+
+_COPIES = 4
+"""Training holds the weights, their gradients and two means of AdamW."""
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -60,9 +65,16 @@ def build(cls: type[Any], options: Options, io: IO) -> Model:
         io: what the task's models read and predict.
 
     Raises:
-        UserError: the architecture is for another kind of task, its family is none of `FAMILIES`, or its own code raises (the
-            line says where).
+        UserError: the architecture is for another kind of task, its family is none of `FAMILIES`, its own code raises (the line
+            says where), or a training of a model with these options is more than this machine holds.
     """
+    if torch.get_default_device().type != "meta":
+        _require_room(cls, options, io)
+    with _counting_parts(cls, options):
+        return _build(cls, options, io)
+
+
+def _build(cls: type[Any], options: Options, io: IO) -> Model:
     if cls.family not in FAMILIES:
         known = f"; known: {', '.join(FAMILIES)}"
         raise UserError(f"{cls.__name__}.family is {cls.family!r}{nearest(str(cls.family), FAMILIES) or known}")
@@ -103,22 +115,48 @@ class _WithoutDraws(TorchFunctionMode):
 
 
 def build_without_memory(cls: type[Any], options: Options, io: IO) -> Model:
-    """As `build`, but the weights take no memory. So the options may be a stranger's.
+    """As `build`, but the weights take no memory. So the options may be a stranger's."""
+    with torch.device("meta"), _WithoutDraws():
+        return build(cls, options, io)
 
-    Raises:
-        UserError: As `build`, or the model has very many parts.
-    """
+
+def _too_large(cls: type[Any], options: Options, what: str) -> UserError:
+    numbers = {name: value for name, value in options if isinstance(value, int)}
+    largest = max(numbers, key=lambda name: numbers[name])
+    return UserError(f"{cls.__name__} with {largest}={numbers[largest]} {what}")
+
+
+@contextlib.contextmanager
+def _counting_parts(cls: type[Any], options: Options) -> Iterator[None]:
+    """Refuses a model of very many modules while it is made: without memory, too, each of them takes time and memory."""
     parts = 0
 
     def count(*_: Any) -> None:
         nonlocal parts
         parts += 1
         if parts > _MOST_PARTS:
-            raise UserError(f"a model of more than {_MOST_PARTS:,} modules")
+            raise _too_large(cls, options, f"has more than {_MOST_PARTS:,} modules")
 
     hook = register_module_module_registration_hook(count)
     try:
-        with torch.device("meta"), _WithoutDraws():
-            return build(cls, options, io)
+        yield
     finally:
         hook.remove()
+
+
+def _require_room(cls: type[Any], options: Options, io: IO) -> None:
+    """Refuses a model whose training is more than this machine holds. A stranger's code need not build without memory."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            model = build_without_memory(cls, options, io)
+    except UserError as error:
+        if error.__cause__ is None:  # of the options, not of code that fails
+            raise
+        if "overflow" in str(error):
+            raise _too_large(cls, options, "is larger than any memory") from None
+        return
+    tensors = [*model.parameters(), *model.buffers()]
+    needed = _COPIES * sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise _too_large(cls, options, f"needs {needed >> 30:,} GiB in training, and this machine has {there >> 30:,}")

@@ -100,7 +100,7 @@ LARGEST_COMPONENT = 1e100
 
 
 def check_vectors(tokens: FloatArray, d_in: int) -> FloatArray:
-    """`tokens` as a contiguous, aligned (B, L, D_in) array of float64.
+    """`tokens` as a contiguous, aligned (B, L, D_in) array of float64. What is so small that its inverse overflows becomes 0.
 
     Raises:
         UserError: the shape is wrong, they are not floating-point numbers, or NaN, infinity or a number beyond
@@ -115,6 +115,7 @@ def check_vectors(tokens: FloatArray, d_in: int) -> FloatArray:
         raise UserError("the vectors hold NaN or infinity")
     if array.size and float(np.abs(array).max()) > LARGEST_COMPONENT:
         raise UserError(f"the vectors hold a component beyond {LARGEST_COMPONENT:g}, whose square would overflow")
+    array = np.where(np.abs(array) < 1.0 / LARGEST_COMPONENT, 0.0, array)
     return np.require(array, np.float64, ["C_CONTIGUOUS", "ALIGNED"])
 
 

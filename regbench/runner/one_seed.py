@@ -18,6 +18,7 @@ from regbench.training.checkpoint import (
     TrainingRecord,
     load_notes,
     load_tensors,
+    load_weights,
     of_another,
     read_trained,
     save_tensors,
@@ -85,7 +86,8 @@ def train(plan: Plan, seed: int, folder: Path, reporter: Reporter) -> tuple[Mode
     own = _own(plan, seed)
     trained = read_trained(folder, own)
     if trained is not None:
-        model.load_state_dict(load_tensors(folder / "checkpoint.safetensors")[0])
+        path = folder / "checkpoint.safetensors"
+        load_weights(model, load_tensors(path)[0], str(path))
         return model, trained
     validation = plan.track.instances("validation")
     trainer = Trainer(

@@ -80,10 +80,26 @@ def load_model(folder: Folder, name: str, record: ArchitectureRecord, io: IO) ->
     content = folder.read(name, 8 * sum(sizes.values()) + TENSOR_HEADER_BYTES)
     model = build(cls, options, io)
     try:
-        model.load_state_dict(safetensors.torch.load(content))
+        load_weights(model, safetensors.torch.load(content), name)
     except (RuntimeError, safetensors.SafetensorError):
         raise Refused(f"{name}: not the weights of this architecture with these options") from None
     return model
+
+
+def load_weights(model: Model, tensors: dict[str, Tensor], name: str) -> None:
+    """Puts the tensors of a file into a model. PyTorch alone would convert other types without a word.
+
+    Raises:
+        Refused: they are of other types than the model's, or a weight is NaN or infinite.
+        RuntimeError: they are of other names or shapes.
+    """
+    own, weights = model.state_dict(), dict(model.named_parameters())
+    for key, tensor in tensors.items():
+        if key in own and tensor.dtype != own[key].dtype:
+            raise Refused(f"{name}: {key} is {tensor.dtype}, and the model's is {own[key].dtype}".replace("torch.", ""))
+        if key in weights and not tensor.isfinite().all():
+            raise Refused(f"{name}: {key} holds NaN or infinity")
+    model.load_state_dict(tensors)
 
 
 def fits(sizes: dict[str, int], cls: type[Any], options: Options, io: IO) -> bool:

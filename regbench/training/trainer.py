@@ -188,7 +188,8 @@ class Trainer:
                     self.progress.seconds = offset + time.perf_counter() - started
                     self._save()
                     saved = time.perf_counter()
-        self.model.load_state_dict(self.best)
+        with blaming(f"the weights of step {self.progress.best_step} do not fit the trained model:"):
+            self.model.load_state_dict(self.best)
         return self.progress
 
     def _measured(self) -> dict[str, float]:

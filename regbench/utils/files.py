@@ -5,20 +5,21 @@ from __future__ import annotations
 import contextlib
 import csv
 import errno
+import hashlib
 import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import yaml
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from regbench.utils.errors import Unavailable, UserError
+from regbench.utils.guard import YAML_BYTES, parse_yaml
 
 _TEMPORARY = ".part"
 """The end of the names of temporary files."""
@@ -84,61 +85,19 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise ValueError(f"no whole .npz file ({type(error).__name__}: {reason})") from error
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, most: int | None = None) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            return file.read(most)
     except OSError as error:
         raise Unavailable(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UserError(f"{path} is not a text file") from None
 
 
-class _Loader(yaml.SafeLoader):  # not the faster one in C: deep nesting ends the process there
-    """PyYAML's loader. It tells the line of a value that only looks like one of its type ("2024-13-45"), and of a key twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        found: set[str] = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in found:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"'{key.value[:40]}' is there twice", key.start_mark
-                )
-            found.add(key.value)
-        return super().construct_mapping(node, deep)
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        try:
-            return super().construct_object(node, deep)
-        except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
-            shown = f"'{node.value[:40]}'" if isinstance(node.value, str) else "what is there"
-            kind = node.tag.rpartition(":")[2]
-            raise yaml.constructor.ConstructorError(
-                None, None, f"{shown} is no valid {kind}", node.start_mark
-            ) from None
-
-
-def parse_yaml(text: str) -> Any:
-    """Parses a YAML document.
-
-    Raises:
-        yaml.YAMLError: it is broken, holds a value that is none of its type, or is nested too deeply.
-    """
-    try:
-        return yaml.load(text, _Loader)
-    except RecursionError:
-        raise yaml.YAMLError("it is nested too deeply") from None
-
-
 def read_mapping(path: Path, what: str) -> dict[str, Any]:
     """Reads a YAML file of keys and values. `what` it holds is for messages: "a track"."""
-    text = read_text(path)
-    try:
-        content = parse_yaml(text)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise UserError(f"{path}:{line}: broken YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: broken YAML: {str(error).splitlines()[0]}") from None
+    content = parse_yaml(read_text(path, YAML_BYTES + 1), str(path))
     if not isinstance(content, dict):
         raise UserError(f"{path}: {what} is a mapping of fields, not {type(content).__name__}")
     return {str(key): value for key, value in content.items()}
@@ -232,3 +191,38 @@ def keep(path: Path, write: Callable[[IO[Any]], object], mode: str = "w") -> Non
     """Writes a file of the cache. A full or read-only cache costs time, never the run: then no file is left."""
     with contextlib.suppress(OSError), atomic_write(path, mode) as file:
         write(file)
+
+
+def keep_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Keeps arrays in the cache. The file holds its own name: another one moved there is not taken for it."""
+    keep(path, lambda file: np.savez(file, **arrays, kept_as=np.array(path.name)), "wb")
+
+
+def kept_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """What `keep_arrays` kept there; raises as `read_arrays`, also where the file is another one."""
+    arrays = read_arrays(path)
+    if str(arrays.pop("kept_as", "")) != path.name:
+        raise ValueError("a file of another name")
+    return arrays
+
+
+def keep_text(path: Path, text: str) -> None:
+    """Keeps a text in the cache, behind the digest of its name and of it."""
+    keep(path, lambda file: file.write(f"{_digest(path, text)}\n{text}"))
+
+
+def kept_text(path: Path) -> str:
+    """What `keep_text` kept there.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is damaged, or another one.
+    """
+    digest, _, text = path.read_text(encoding="utf-8").partition("\n")
+    if digest != _digest(path, text):
+        raise ValueError("a damaged file, or another one")
+    return text
+
+
+def _digest(path: Path, text: str) -> str:
+    return hashlib.sha256(f"{path.name}\n{text}".encode()).hexdigest()

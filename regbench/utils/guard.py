@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, TypeVar
 
 import pydantic
 import yaml
 
-from regbench.utils.errors import UserError, explain_validation
+from regbench.utils.errors import UserError, escaped, explain_validation
 
 _Model = TypeVar("_Model", bound=pydantic.BaseModel)
 
@@ -20,7 +21,7 @@ LONGEST_STRING = 2000
 LONGEST_NUMBER = 40
 """The most characters of a number, as it is written."""
 LARGEST_INTEGER = 2**63
-YAML_BYTES = 8192
+YAML_BYTES = 1 << 16
 
 
 class Refused(UserError):
@@ -49,23 +50,25 @@ def parse_json(content: bytes, name: str) -> Any:
     return value
 
 
-def parse_plain_yaml(content: bytes, name: str) -> Any:
-    """A small YAML file as plain dictionaries, lists, strings and numbers. Aliases and tags are not allowed."""
-    # PyYAML takes time that grows as the square of how deep a line is nested.
-    if len(content) > YAML_BYTES or max(content.count(b"["), content.count(b"{")) > 256:
+def parse_yaml(content: str | bytes, name: str) -> Any:
+    """A YAML file. Aliases are not allowed, nor a key twice, and size and depth have bounds."""
+    if len(content) > YAML_BYTES:
         raise Refused(f"{name}: larger than it can need to be")
     try:
-        value = yaml.load(content.decode("utf-8"), _PlainLoader)
+        return yaml.load(content if isinstance(content, str) else content.decode("utf-8"), _Loader)
     except UnicodeDecodeError:
         raise Refused(f"{name}: not a text file") from None
-    except RecursionError:
-        raise Refused(f"{name}: nested deeper than {DEEPEST} levels") from None
-    except (yaml.YAMLError, ValueError, OverflowError, TypeError, AttributeError, KeyError, IndexError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError, TypeError, AttributeError, LookupError) as error:
         reason, line = "a value that cannot be read", ""
         if isinstance(error, yaml.MarkedYAMLError):
-            reason = str(error.problem)
+            reason = escaped(str(error.problem)[:80])
             line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise Refused(f"{name}{line}: broken YAML: {_shown(reason)}") from None
+        raise Refused(f"{name}{line}: broken YAML: {reason}") from None
+
+
+def parse_plain_yaml(content: bytes, name: str) -> Any:
+    """A YAML file as plain dictionaries, lists, strings and numbers."""
+    value = parse_yaml(content, name)
     check_plain(value, name)
     return value
 
@@ -103,13 +106,51 @@ def of_schema(model: type[_Model], content: Any, name: str) -> _Model:
         return model.model_validate(content)
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """Without aliases: a few lines of them stand for gigabytes, or for a list that holds itself."""
+class _Loader(yaml.SafeLoader):  # not the faster one in C: deep nesting ends the process there
+    """PyYAML's loader, without aliases: a few lines of them stand for gigabytes, or for a list that holds itself.
+
+    It tells the line of a value that only looks like one of its type ("2024-13-45"), and of a key twice. "2e4" is a number, as in
+    YAML 1.2.
+    """
+
+    depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
+        mark = self.peek_event().start_mark
         if self.check_event(yaml.AliasEvent):
-            raise yaml.composer.ComposerError(None, None, "an alias")
-        return super().compose_node(parent, index)
+            raise yaml.composer.ComposerError(None, None, "an alias", mark)
+        self.depth += 1
+        if self.depth > DEEPEST + 1:
+            raise yaml.composer.ComposerError(None, None, f"nested deeper than {DEEPEST} levels", mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        found: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in found:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"'{key.value[:40]}' is there twice", key.start_mark
+                )
+            found.add(key.value)
+        return super().construct_mapping(node, deep)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+            shown = f"'{node.value[:40]}'" if isinstance(node.value, str) else "what is there"
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{shown} is no valid {kind}", node.start_mark
+            ) from None
+        whole = isinstance(value, float) and value.is_integer() and _EXPONENT.fullmatch(node.value)
+        return int(value) if whole and abs(value) < LARGEST_INTEGER else value
+
+
+_EXPONENT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 
 
 def _without_twins(pairs: list[tuple[str, Any]], name: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from regbench.evaluation.predictions import predict, read_predictions
 from regbench.models.backbone import Backbone
 from regbench.models.build import build
 from regbench.tracks import Track
+from regbench.training.checkpoint import load_tensors, save_tensors
 from regbench.training.provenance import FILE
 from regbench.utils.errors import UserError
 
@@ -147,6 +148,30 @@ def test_weights_of_another_width_are_refused(run_folder: Path, tmp_path: Path) 
     (tmp_path / "seed-0" / "checkpoint.safetensors").write_bytes(weights)
     with pytest.raises(UserError, match="are not those of 'cgt' as it is now"):
         load_trained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda w: w.view(torch.int32), r"checkpoint.safetensors: \S+ is int32, and the model's is float32$"),
+        (lambda w: w.half(), r"is float16, and the model's is float32$"),
+        (
+            lambda w: w.index_fill(0, torch.tensor([0]), torch.nan),
+            r"checkpoint.safetensors: \S+ holds NaN or infinity$",
+        ),
+        (lambda w: w.index_fill(0, torch.tensor([0]), -torch.inf), "holds NaN or infinity$"),
+    ],
+)
+def test_weights_of_another_type_or_not_finite_are_refused(
+    run_folder: Path, tmp_path: Path, spoil: Callable[[Tensor], Tensor], message: str
+) -> None:
+    shutil.copytree(run_folder, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "seed-0" / "checkpoint.safetensors"
+    weights, notes = load_tensors(path)
+    name = next(iter(weights))
+    save_tensors(path, weights | {name: spoil(weights[name])}, notes)
+    with pytest.raises(UserError, match=message):
+        regbench.load(tmp_path)
 
 
 def test_defaults_that_have_changed_since_do_not_matter(run_folder: Path, tiny: Track, tmp_path: Path) -> None:

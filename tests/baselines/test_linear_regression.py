@@ -56,6 +56,14 @@ def test_ridge_minimises_its_objective(instances):
         np.testing.assert_allclose(slope, 0.0, atol=1e-9)
 
 
+@pytest.mark.parametrize("size", [5e-324, 1e-310, 1e-110])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_component_whose_inverse_overflows_is_zero(method, size):
+    tokens = np.zeros((1, 6, 7))
+    tokens[:, 0::2, :4], tokens[:, 1::2, 4:] = size, 1e100
+    assert (InContextRegression(method, 4, 3).predict(tokens) == 0).all()
+
+
 def test_without_noise_d_x_pairs_say_all():
     clean = LinearRegression(LinearRegressionParameters(d_x=4, d_y=3, n_examples=11, noise=0.0))
     instances = clean.generate(Splits(train=1, validation=1, test=50, seed=0), "test")

@@ -141,6 +141,14 @@ class TestCache:
         np.testing.assert_array_equal(again.truth["a"], whole.truth["a"])
         np.testing.assert_array_equal(again.truth_at["b"], whole.truth_at["b"])
 
+    def test_the_file_of_another_key_is_made_again(self, tmp_path: Path) -> None:
+        cached({"k": 1}, make)
+        (path,) = (tmp_path / "instances").iterdir()
+        other = cached({"k": 2}, lambda: make(seed=9))
+        (at_other,) = set((tmp_path / "instances").iterdir()) - {path}
+        path.replace(at_other)
+        assert cached({"k": 2}, lambda: make(seed=9)).fingerprint == other.fingerprint != make().fingerprint
+
     def test_a_cache_that_cannot_be_written_is_done_without(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -129,6 +129,23 @@ def test_a_broken_cache_is_made_again(tiny: Track, calls: list[int], tmp_path: P
         assert calls
 
 
+def test_the_file_of_another_baseline_is_not_taken(tiny: Track, calls: list[int], tmp_path: Path) -> None:
+    """Nor that of other scores: each is a whole file, and fits the instances."""
+    test = tiny.instances("test")
+    made = score_baselines(tiny, test, lambda name: None)
+    predicted = {order: packed(NGram(order, 5, 4), tiny) for order in (2, 3)}
+    for suffix in ("npz", "json"):
+        files = sorted((tmp_path / "baselines").glob(f"*.{suffix}"))
+        contents = [path.read_bytes() for path in files]
+        for path, content in zip(files, contents[1:] + contents[:1], strict=True):
+            path.write_bytes(content)
+    for order, rows in predicted.items():
+        np.testing.assert_array_equal(packed(NGram(order, 5, 4), tiny), rows)
+    assert {n: r.scores for n, r in score_baselines(tiny, test, lambda name: None).items()} == {
+        n: r.scores for n, r in made.items()
+    }
+
+
 def test_a_cache_that_cannot_be_written_is_no_error(
     tiny: Track, calls: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -68,6 +70,28 @@ def test_of_two_at_once_one_is_taken(lstm: Made, tmp_path: Path) -> None:
         ]
     assert sorted(str(one.exception() is None) for one in both) == ["False", "True"]
     assert len(list((tmp_path / "board" / "entries" / "tiny-v1").glob("*.json"))) == 1
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_full_disk_leaves_the_board_as_it_was(
+    stranger: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """Entry, source and evidence: whichever does not fit any more, none is there."""
+    synced = []
+
+    def full(handle: int) -> None:
+        synced.append(handle)
+        if len(synced) == place + 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    for board in (tmp_path / "new", shutil.copytree(stranger.board, tmp_path / "board")):
+        before = {name: (board / name).read_bytes() for name in names(board)}
+        synced.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", full)
+            with pytest.raises(UserError, match="the disk is full"):
+                submit(stranger.run, board, track=stranger.track, source=stranger.source, by="me", replace=True)
+        assert {name: (board / name).read_bytes() for name in names(board)} == before
 
 
 def test_the_same_again_replaces_and_never_doubles(stranger: Made, tmp_path: Path) -> None:

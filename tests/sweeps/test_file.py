@@ -134,7 +134,7 @@ def test_wrong_input(tmp_path: Path, changes: dict[str, Any], message: str) -> N
         ("track: [", "sweep.yaml:1: broken YAML"),
         ("3", "a sweep is a mapping of fields"),
         ("grid: {}", "'track' is missing"),
-        ("base: &b {x: *b}", "a value holds itself"),
+        ("base: &b {x: *b}", "sweep.yaml:1: broken YAML: an alias"),
     ],
 )
 def test_no_sweep_at_all(tmp_path: Path, content: str, message: str) -> None:

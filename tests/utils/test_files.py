@@ -9,16 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from regbench.utils.errors import UserError
 from regbench.utils.files import (
     atomic_write,
     exclusive,
     explain_full_disk,
-    parse_yaml,
     read_arrays,
-    read_mapping,
     remove_leftovers,
     require_writable,
 )
@@ -68,41 +65,6 @@ def test_a_single_array_and_pickled_ones_are_refused_too(tmp_path: Path) -> None
             read_arrays(tmp_path / name)
     with pytest.raises(FileNotFoundError):
         read_arrays(tmp_path / "none.npz")
-
-
-# --- YAML. ---
-
-NO_VALUES = ("2024-13-45", "0b_", "0x_", "!!int ''", "!!bool maybe", "!!timestamp soon", "!!float x", "{[]: 1}")
-
-
-@pytest.mark.parametrize("text", [*NO_VALUES, "[" * 1000, "- " * 1000, "{", "\x00"])
-def test_whatever_is_wrong_with_yaml_is_a_yaml_error(text: str) -> None:
-    with pytest.raises(yaml.YAMLError):
-        parse_yaml(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("0b11", 3), ("1_000", 1000), ("[1, {a: .inf}]", [1, {"a": float("inf")}]), ("no", False)]
-)
-def test_what_is_right_is_as_ever(text: str, value: object) -> None:
-    assert parse_yaml(text) == value == yaml.safe_load(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a: 1\nb: 2024-13-45\n", r"c.yaml:2: broken YAML: '2024-13-45' is no valid timestamp$"),
-        ("a:\n  - 1\n  - x: 0b_\n", r"c.yaml:3: broken YAML: '0b_' is no valid int$"),
-        ("a: 1\nb: {x: 1}\na: 2\n", r"c.yaml:3: broken YAML: 'a' is there twice$"),
-        ("[" * 1000, r"c.yaml: broken YAML: it is nested too deeply$"),
-    ],
-)
-def test_a_file_of_it_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "c.yaml"
-    path.write_text(text)
-    with pytest.raises(UserError, match=message) as caught:
-        read_mapping(path, "a configuration")
-    assert "\n" not in str(caught.value)
 
 
 def test_atomic_write_keeps_the_old_file_when_it_fails(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from regbench.data.text.bpe import BPE
 from regbench.data.text.index import Index, read_index
 from regbench.data.text.sources import Source
 from regbench.utils.arrays import IntArray
-from regbench.utils.files import cache_root, keep, read_arrays
+from regbench.utils.files import cache_root, keep_arrays, kept_arrays
 
 
 @dataclass(frozen=True)
@@ -70,16 +70,14 @@ class Corpus:
         index, texts = read_index(self.source, self.limit)
         path = cache_root() / "text" / f"{self._digest(index)}.npz"
         try:
-            kept = read_arrays(path)
+            kept = kept_arrays(path)
             return index, BPE(str(kept["bpe"])), Packed(kept["tokens"], kept["starts"])
         except (OSError, ValueError, KeyError):  # not there, or damaged
             pass
         bpe = BPE.train((texts[d] for d in np.flatnonzero(index.of_split("train"))), self.size)
         documents = list(bpe.encode(texts))
         packed = Packed(np.concatenate(documents), np.cumsum([0, *map(len, documents)]))
-        keep(
-            path, lambda file: np.savez(file, bpe=np.array(bpe.text), tokens=packed.tokens, starts=packed.starts), "wb"
-        )
+        keep_arrays(path, {"bpe": np.array(bpe.text), "tokens": packed.tokens, "starts": packed.starts})
         return index, bpe, packed
 
     @cached_property

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from regbench.data.text.sources import Document, field_of
 from regbench.utils.errors import Unavailable, UserError, closest
-from regbench.utils.files import cache_root, keep
+from regbench.utils.files import cache_root, keep_text, kept_text
 
 DEFAULT_LIMIT = 100_000
 """Documents that are read of a dataset by default. (c4 has 365 million.)"""
@@ -48,10 +48,10 @@ class HubDataset:
 
     def documents(self) -> Iterator[Document]:
         try:
-            pairs = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
+            pairs = [json.loads(line) for line in kept_text(self.path).splitlines()]
         except (OSError, ValueError):
             pairs = self._stream()
-            keep(self.path, lambda file: file.writelines(f"{json.dumps(pair)}\n" for pair in pairs))
+            keep_text(self.path, "".join(f"{json.dumps(pair)}\n" for pair in pairs))
         if not any(text.strip() for text, _ in pairs):
             raise UserError(f"{self.name} holds no text")
         for place, (text, topic) in enumerate(pairs):

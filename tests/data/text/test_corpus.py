@@ -196,6 +196,14 @@ def test_what_is_kept_is_used_and_mended(folder: Path, own_cache: Path, monkeypa
     assert trained == [1]
 
 
+def test_the_tokens_of_another_text_are_not_taken(folder: Path, own_cache: Path) -> None:
+    small, large = Corpus(Files(folder), 300), Corpus(Files(folder), 400)
+    tokens = large.packed.tokens
+    assert small.packed.tokens.size != tokens.size
+    (own_cache / "text" / f"{small.digest}.npz").replace(own_cache / "text" / f"{large.digest}.npz")
+    np.testing.assert_array_equal(Corpus(Files(folder), 400).packed.tokens, tokens)
+
+
 def test_other_text_has_another_digest(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_corpus(tmp_path / "texts")
     digests = [Corpus(Files(folder), 400).digest, Corpus(Files(folder), 401).digest]

@@ -63,6 +63,13 @@ def test_a_dataset_is_streamed_once_and_then_read(service: Service) -> None:
     assert named.name == "someone/news (train, 100,000 documents)"
 
 
+def test_the_documents_of_another_dataset_are_not_taken(service: Service) -> None:
+    few, more = HubDataset("x", limit=7), HubDataset("x", limit=9)
+    assert (len(read(few)), len(read(more))) == (7, 9)
+    few.path.replace(more.path)
+    assert len(read(more)) == 9
+
+
 def test_no_more_is_streamed_than_asked_for(service: Service) -> None:
     assert len(read(HubDataset("x", limit=7))) == 7
     assert service.streamed == list(range(7))
