@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pydantic
-import yaml
 
 from regbench.data.instances import Instances, cached
 from regbench.metrics.metric import metrics_of
@@ -20,7 +19,8 @@ from regbench.results import TrackName, TrackRecord
 from regbench.tasks.base import Splits, Task, unfinished
 from regbench.utils import registry
 from regbench.utils.errors import UserError, blaming, closest, explain_validation, nearest
-from regbench.utils.files import parse_yaml, read_mapping
+from regbench.utils.files import read_mapping
+from regbench.utils.guard import Refused, parse_yaml
 from regbench.utils.settings import Strict
 
 if TYPE_CHECKING:
@@ -292,8 +292,8 @@ def _varied(definition: Definition, changes: str) -> Definition:
         if not equals:
             raise UserError(f"after '?' a track has parameters as NAME=VALUE, with '&' between them, not '{change}'")
         try:
-            changed[key] = parse_yaml(value)
-        except yaml.YAMLError:
+            changed[key] = parse_yaml(value, key)
+        except Refused:
             raise UserError(f"{definition.name}: the value of '{key}' is broken: {value}") from None
     parameters = {**definition.parameters, **changed}
     if parameters == definition.parameters:
