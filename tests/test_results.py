@@ -102,7 +102,7 @@ def put(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (put("seeds.0.seconds", float("nan")), "NaN is no number"),
         (put("seeds.0.scores.tvd.value", float("inf")), "Infinity is no number"),
         (put("track.main_score", "mse"), "the main score 'mse' is none of the seed's scores"),
-        (put("track.name", "../x.yaml"), "track.name: string should match pattern"),
+        (put("track.name", "../x.yaml"), "track.name: a track's name has small letters"),
         (put("track.fingerprints", {}), "the fingerprint of the test split is missing"),
         (put("seeds.0.curves", {}), "has not exactly the scores and curves of the others"),
         (put("seeds.0.curves.tvd.value", []), "a curve is empty, or its columns differ in length"),

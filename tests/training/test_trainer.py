@@ -202,7 +202,7 @@ def test_the_cost_of_a_sweep_counts_the_same_evaluations(
     tiny: Track, trainer: Callable[..., Trainer], options: dict[str, Any]
 ) -> None:
     trained = trainer(**({"train_tokens": 5000} | options))
-    point = Point(tiny, "lstm", Recency, {}, {}, Recency.Options(), trained.options, {})
+    point = Point(tiny, tiny.name, "lstm", Recency, {}, {}, Recency.Options(), trained.options, {})
     lengths = tiny.instances("train").lengths
     real = evaluation_steps(len(trained.plan), len(trained.train_split), trained.options)
     assert abs(evaluations_of(point, lengths) - len(real)) <= 1, "to within an epoch's last batches"
