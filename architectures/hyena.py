@@ -98,7 +98,7 @@ class Hyena(mixer.Mixer):
         order: int = Field(default=2, ge=1, description="number of long convolutions, N")
         max_length: int = Field(default=1024, ge=1, description="positions to which the filters' time scale belongs")
         d_filter: int = Field(default=64, ge=1, description="width of the network that writes the filters")
-        n_inner: int = Field(default=2, ge=0, description="its hidden layers after the first")
+        n_inner: int = Field(default=2, ge=0, le=64, description="its hidden layers after the first")
         bands: int = Field(default=16, ge=1, description="cosines, and sines, that encode a position beside its time")
         frequency: float = Field(default=1.0, gt=0, description="frequency of its sines at the start")
 

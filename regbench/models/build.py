@@ -152,7 +152,7 @@ def _require_room(cls: type[Any], options: Options, io: IO) -> None:
     except UserError as error:
         if error.__cause__ is None:  # of the options, not of code that fails
             raise
-        if "overflow" in str(error):
+        if "overflow" in str(error).lower():
             raise _too_large(cls, options, "is larger than any memory") from None
         return
     tensors = [*model.parameters(), *model.buffers()]

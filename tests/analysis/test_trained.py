@@ -103,7 +103,7 @@ def test_folders_that_hold_no_finished_run(tmp_path: Path, run_folder: Path) -> 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c["architecture"]["options"].update(n_layers=10**6), "a model of more than 10,000 modules"),
+        (lambda c: c["architecture"]["options"].update(n_layers=10**6), "has more than 10,000 modules"),
         (
             lambda c: c["architecture"]["options"].update(d_model=65_536, d_y=65_536),
             "are not those of 'cgt' as it is now",

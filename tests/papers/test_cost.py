@@ -67,7 +67,7 @@ def test_operations_of_an_lstm_are_counted() -> None:
     assert layers < per_token < 3 * parameter_count(model)
 
 
-@pytest.mark.parametrize("name", ["mamba2", "gated_deltanet", "mamba"])
+@pytest.mark.parametrize("name", ["gla", "gated_deltanet", "mamba"])
 def test_operations_do_not_depend_on_the_kernel_that_would_run(name: str) -> None:
     cls = registry.load(registry.ARCHITECTURE, name)
     model = build(cls, resolve_options(cls, {"d_model": 16, "n_layers": 1}), load_track("pfa-small-v1").task.io)
