@@ -147,7 +147,7 @@ class TestRefusals:
                 "the settings cannot be written: Unable to serialize unknown type",
             ),
             ({"settings": QUICK | {"d_model": b"\xff"}}, "the settings cannot be written: "),
-            ({"seeds": tuple(range(3000))}, "the configuration: larger than it can need to be"),
+            ({"seeds": tuple(range(20_000))}, "the configuration: larger than it can need to be"),
         ):
             with pytest.raises(UserError, match=message):
                 go(**changes)
