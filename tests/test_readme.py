@@ -16,7 +16,6 @@ import pytest
 from regbench import cli
 from regbench.leaderboard.store import stored_in
 from regbench.leaderboard.tiers import read_evidence
-from regbench.report import architectures
 from regbench.results import Code, read_result
 from regbench.tracks import load_track, track_names
 from regbench.utils import registry
@@ -138,15 +137,6 @@ def test_every_task_and_track_is_in_its_table() -> None:
     assert {track: task for task, tracks in rows.items() for track in tracks} == {
         name: load_track(name).definition.task for name in track_names()
     }
-
-
-def test_the_tables_of_architectures_are_generated() -> None:
-    """Each architecture once, with what its file says."""
-    for name, part in architectures.pages().items():
-        text = (ROOT / name).read_text(encoding="utf-8")
-        assert architectures.filled(text, part) == text, "python -m regbench.report.architectures"
-        for one in registry.entries(registry.ARCHITECTURE):
-            assert part.count(f"`{one}`") == 1
 
 
 def test_the_map_is_the_folders() -> None:
