@@ -44,9 +44,11 @@ figures: $(INSTALLED)  ## write the tables of the pages and draw docs/figures, f
 	$(BIN)/python docs/figures/instances.py
 	$(BIN)/python docs/figures/probes.py
 
-docs: $(INSTALLED)  ## build the site of docs/ in site/, with the page of the leaderboard; a broken link is an error
+docs: $(INSTALLED)  ## build the site of docs/ in site/, with the leaderboard as a page and as data; a broken link is an error
 	$(BIN)/zensical build --clean --strict
 	$(BIN)/regbench leaderboard --page site/leaderboard.html
+	$(BIN)/python -c 'import regbench; regbench.entries().to_parquet("site/entries.parquet", index=False)'
+	cp leaderboard/RULES.md leaderboard/*-v*.md leaderboard/*-v*.csv leaderboard/*-v*.tex site/
 
 TRACKS := pfa-small-v1 pfa-v1 pfa-reference-v1
 baselines: $(INSTALLED)  ## score the baselines and measure what time buys Bayes, into baselines/README.md: 25 minutes of a core

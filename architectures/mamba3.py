@@ -26,7 +26,7 @@ class Mamba3(mixer.Mixer):
     """The Mamba-3 block with one input and one output (SISO). Lahoti et al. 2026, section 3.
 
         z, x, B, C, Delta, A, l, theta = in_proj(u)
-        Delta  = softplus(Delta + dt_bias),  A = -softplus(A) <= -1e-4,  l = sigmoid(l)          one each for a head
+        Delta  = softplus(Delta + dt_bias),  A = -f(A) <= -1e-4,  l = sigmoid(l)                 one each for a head
         q, k   = norm(C) + C_bias, norm(B) + B_bias, of which half of the channels turn by the running sum of
                  Delta pi tanh(theta)                                                            RMS norms; biases begin at 1
         S_t    = alpha_t S_{t-1} + beta_t k_{t-1}^T x_{t-1} + gamma_t k_t^T x_t
@@ -34,7 +34,8 @@ class Mamba3(mixer.Mixer):
         out    = out_proj((q_t S_t + D x_t) SiLU(z))
 
     The op of linear attention has one input at a position. So it carries P_t = S_t - gamma_t k_t^T x_t, in which k_{t-1} and
-    x_{t-1} enter at t, by alpha_t (gamma_{t-1} + (1 - l_t) Delta_t). There is no convolution.
+    x_{t-1} enter at t, by alpha_t (gamma_{t-1} + (1 - l_t) Delta_t). There is no convolution. f is softplus, as in the paper. The
+    authors' code since June 2026 has f(a) = 1 + a for a >= 0 and 1 / (1 - a) below: the option `heavy_tail`.
     """
 
     class Options(mixer.Options):
@@ -43,6 +44,8 @@ class Mamba3(mixer.Mixer):
         n_heads: int = Field(default=1, ge=1, description="heads of each mixer")
         d_state: int = Field(default=64, ge=4, le=256, multiple_of=4, description="state of each channel, N")
         expand: int = Field(default=2, ge=1, description="channels of the state-space model, in units of d_model")
+        heavy_tail: bool = Field(default=False, description="whether A has the activation of the authors' later code")
+        turning: bool = Field(default=True, description="whether q and k turn; without it the state is real")
 
         @property
         def d_inner(self) -> int:
@@ -60,6 +63,7 @@ class Mamba3(mixer.Mixer):
         d_inner, n_heads, d_state = options.d_inner, options.n_heads, options.d_state
         head_width(d_inner, n_heads, of="expand * d_model")
         self.n_heads, self.d_state = n_heads, d_state
+        self.turning, self.activation = options.turning, heavy_tail if options.heavy_tail else F.softplus
         self.sizes = (d_inner, d_inner, d_state, d_state, n_heads, n_heads, n_heads, d_state // 4)
         self.in_proj = nn.Linear(options.d_model, sum(self.sizes), bias=False)
         self.dt_bias = step_bias(n_heads)
@@ -83,10 +87,10 @@ class Mamba3(mixer.Mixer):
         z, x, B, C, delta, A, trapezoid, theta = self.in_proj(x).split(self.sizes, dim=-1)
         v = full(split_heads(x, self.n_heads))
         delta = F.softplus(full(delta) + self.dt_bias).mT  # (B, H, L)
-        log_alpha = -delta * F.softplus(full(A)).clamp(min=SLOWEST).mT
+        log_alpha = -delta * self.activation(full(A)).clamp(min=SLOWEST).mT
         gamma = delta * full(trapezoid).sigmoid().mT
         turned = delta[..., None] * (math.pi * full(theta).tanh())[:, None]  # (B, H, L, N / 4)
-        angle = last_angle[:, :, None] + turned.cumsum(2)
+        angle = last_angle[:, :, None] + turned.cumsum(2) * self.turning
         q, k = (
             turn(norm(full(part))[:, None] + bias[:, None], angle)
             for norm, part, bias in ((self.C_norm, C, self.C_bias), (self.B_norm, B, self.B_bias))
@@ -106,6 +110,11 @@ class Mamba3(mixer.Mixer):
         """P; of each head k, gamma and the angles; and v."""
         heads = options.n_heads * (options.d_state + 1 + options.d_state // 4)
         return 4 * (options.d_inner * options.d_state + heads + options.d_inner)
+
+
+def heavy_tail(a: Tensor) -> Tensor:
+    """1 + a where a >= 0, 1 / (1 - a) below: positive, with a slope of 1 at 0."""
+    return a.clamp(min=0) + (1 - a.clamp(max=0)).reciprocal()
 
 
 def turn(x: Tensor, angle: Tensor) -> Tensor:

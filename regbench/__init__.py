@@ -14,6 +14,7 @@ from regbench.utils import compiled
 if TYPE_CHECKING:
     from regbench.analysis.trained import load as load
     from regbench.data.instances import Instances as Instances
+    from regbench.leaderboard.table import entries as entries
     from regbench.models.mixer import Mixer as Mixer
     from regbench.models.mixer import Options as Options
     from regbench.models.mixer import Paper as Paper
@@ -47,6 +48,7 @@ _HOMES = {
     "Result": "regbench.results",
     "read_result": "regbench.results",
     "evaluate": "regbench.runner",
+    "entries": "regbench.leaderboard.table",
     "load": "regbench.analysis.trained",
     "resume": "regbench.runner",
     "run": "regbench.runner",

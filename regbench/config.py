@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +17,9 @@ from regbench.utils.files import read_mapping, runs_in
 from regbench.utils.folder import Folder
 from regbench.utils.guard import YAML_BYTES, Refused, parse_plain_yaml
 
+OF_TASK = "task."
+"""Before the name of a parameter of the track's task, where it stands among settings."""
+
 Seed = Annotated[int, pydantic.Field(strict=True, ge=0, lt=2**63)]
 """A whole number that the generators of NumPy and PyTorch both take."""
 
@@ -25,13 +30,13 @@ class Config(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     track: str
-    """The name of a built-in track, or the path of a YAML file."""
+    """The name of a built-in track, or the path of a YAML file; with other parameters as `variant` says."""
     architecture: str
     """A registered name, or `path/to/file.py[:Class]`."""
     seeds: tuple[Seed, ...] = pydantic.Field(default=(0,), min_length=1)
     """One model is trained for each."""
     settings: dict[str, Any] = {}
-    """Options of the architecture, and training options as `training.NAME`."""
+    """Options of the architecture, and training options as `training.NAME`. `task.NAME` becomes part of `track`."""
     backend: str = "auto"
     """The implementation of the ops."""
     device: str = "auto"
@@ -44,6 +49,14 @@ class Config(pydantic.BaseModel):
     def _plain(cls, value: Any) -> Any:
         return plain(value)
 
+    @pydantic.model_validator(mode="after")
+    def _of_task(self) -> Config:
+        of_task, others = parameters_in(self.settings)
+        if of_task:
+            object.__setattr__(self, "track", variant(self.track, of_task))
+            object.__setattr__(self, "settings", others)
+        return self
+
 
 def plain(value: Any) -> Any:
     """Numbers and arrays of NumPy become Python's, and paths text: `config.yaml` holds no others."""
@@ -54,6 +67,21 @@ def plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     return value.tolist() if hasattr(value, "tolist") else value
+
+
+def parameters_in(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The parameters of the task among settings, without `OF_TASK`; and all others."""
+    of_task = {key.removeprefix(OF_TASK): value for key, value in settings.items() if key.startswith(OF_TASK)}
+    return of_task, {key: value for key, value in settings.items() if not key.startswith(OF_TASK)}
+
+
+def variant(track: str, parameters: Mapping[str, Any]) -> str:
+    """What a track with other parameters of its task is called by, as in "recall-reach-v1?n_keys=64&n_values=16"."""
+    written = (
+        f"{name}={json.dumps(value, separators=(',', ':'))}".replace("&", "\\u0026")
+        for name, value in parameters.items()
+    )
+    return "?".join([track, "&".join(written)]) if parameters else track
 
 
 def read_config(path: Path) -> Config:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 import shlex
 import statistics
 from collections.abc import Sequence
@@ -29,7 +30,16 @@ RESULT_BYTES = 16 << 20
 MOST_POINTS = 40_000
 """The most validations of all seeds of a run. Each takes 170 bytes of the result, and about 40 more for each term of the loss."""
 
-TrackName = Annotated[str, pydantic.Field(pattern=r"^[a-z0-9-]+-v[0-9]+$", max_length=64)]
+
+def _named_with_version(name: str) -> str:
+    if len(name) > 64 or not re.fullmatch("[a-z0-9-]+-v[0-9]+", name):
+        raise ValueError(
+            "a track's name has small letters, digits and hyphens, 64 at most, and ends as in 'my-task-v1'"
+        )
+    return name
+
+
+TrackName = Annotated[str, pydantic.AfterValidator(_named_with_version)]
 """It names files of the leaderboard and a track here, and is never a path."""
 
 
@@ -157,6 +167,13 @@ class ArchitectureRecord(Strict):
         """Width of the short convolution: the option `short_conv`, or else the mixer's own `d_conv`. 0: there is none."""
         widths = (self.options.get("short_conv"), self.options.get("d_conv"))
         return next((width for width in widths if isinstance(width, int) and width > 1), 0)
+
+    def state_after(self, tokens: int) -> int | None:
+        """Bytes of state of one sequence after so many tokens. One that grows is on the line through its two measurements."""
+        if self.state_bytes is not None or not self.state_at or len(self.state_at) < 2:
+            return self.state_bytes
+        first, last = self.state_at["128"], self.state_at["1024"]
+        return first + (last - first) * (tokens - 128) // (1024 - 128)
 
 
 class CheckpointRecord(Strict):

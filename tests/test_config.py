@@ -164,3 +164,13 @@ def test_a_resumed_run_takes_nothing_else(
     assert cli.main(["run", "--resume", "out", *more]) == 2
     expected = f"regbench: --resume goes on with what the run's config.yaml says: {more[0]} cannot change it\n"
     assert capsys.readouterr().err == expected
+
+
+def test_a_parameter_of_the_task_among_settings_is_of_the_track() -> None:
+    """So what runs and reads a run needs to know nothing of it. Text may hold any sign."""
+    config = Config(
+        track="mine.yaml", architecture="gla", settings={"task.n": [1, 2], "d_model": 8, "task.word": "a&b=c?"}
+    )
+    assert (config.track, config.settings) == (r'mine.yaml?n=[1,2]&word="a\u0026b=c?"', {"d_model": 8})
+    assert Config(**config.model_dump()) == config
+    assert Config(track="mine.yaml", architecture="gla").track == "mine.yaml"

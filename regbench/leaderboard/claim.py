@@ -19,7 +19,7 @@ from regbench.leaderboard.entry import InstanceScores
 from regbench.metrics.scores import Scores, score, score_records
 from regbench.models.predictor import Baseline, predict_in_batches
 from regbench.results import RESULT_BYTES, BaselineRecord, Curve, Result, TrackRecord
-from regbench.tracks import Track, is_track_file, load_track, track_names
+from regbench.tracks import Track, load_track, track_file, track_names
 from regbench.training.options import TrainingOptions
 from regbench.training.trainer import training_steps
 from regbench.utils import registry
@@ -209,7 +209,7 @@ class RunFolder:
     def configuration(self) -> Config:
         """The configuration without the folders of whoever ran it. A track from a file is named as in the result."""
         track, architecture = self.config.track, self.config.architecture
-        if is_track_file(track):
+        if track_file(track):
             track = self.result.track.name
         if registry.is_file(architecture):
             architecture = PurePath(architecture).name

@@ -6,7 +6,6 @@ give the same bytes.
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from regbench.evaluation.language_models import ABOUT
 from regbench.leaderboard.entry import Entry
 from regbench.leaderboard.overview import overview
 from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, TIES, Board, Row
+from regbench.leaderboard.table import as_words
 from regbench.leaderboard.tiers import TIERS, Evidence
 from regbench.report.content import (
     about_normalized,
@@ -118,7 +118,7 @@ def _words(entry: Entry, evidence: Evidence) -> dict[str, Any]:
 def _more(entry: Entry) -> str:
     """What a row can be found by besides its cells."""
     architecture = entry.result.architecture
-    return f"{architecture.name} {architecture.source} {_settings(architecture.options)} {_machine(entry)}"
+    return f"{architecture.name} {architecture.source} {as_words(architecture.options)} {_machine(entry)}"
 
 
 def _facts(entry: Entry) -> dict[str, str]:
@@ -128,24 +128,18 @@ def _facts(entry: Entry) -> dict[str, str]:
     seconds = sum(seed.seconds for seed in result.seeds)
     return {
         "architecture": f"{a.name} ({a.source}, SHA-256 {a.source_sha256[:12]})",
-        "options": _settings(a.options),
-        "training": _settings(result.training),
+        "options": as_words(a.options),
+        "training": as_words(result.training),
         f"{label(main)} by seed": ", ".join(f"{seed.seed}: {seed.scores[main].value:.4f}" for seed in result.seeds),
         "tokens": f"{result.tokens:,} a seed, {human_seconds(seconds)} of training in all",
         "selection": f"{result.selection.trials:,} configurations tried, on {result.selection.split}",
         "machine": f"{_machine(entry)}, {e.threads} thread{'s' * (e.threads != 1)}, {e.precision}",
-        "backend": _settings(e.backend) or "plain PyTorch",
-        **({} if e.training_backend is None else {"backend in training": _settings(e.training_backend)}),
+        "backend": as_words(e.backend) or "plain PyTorch",
+        **({} if e.training_backend is None else {"backend in training": as_words(e.training_backend)}),
         "packages": " ".join(f"{package} {version}" for package, version in e.packages.items()),
         "commit": f"{(result.code.commit or 'none')[:12]}{', changed since' * bool(result.code.dirty)}",
         "digest": entry.digest,
     }
-
-
-def _settings(settings: Mapping[str, Any]) -> str:
-    """Settings as key=value, without spaces in the values, so that words of a filter fit."""
-    plain = {k: v if isinstance(v, str) else json.dumps(v, separators=(",", ":")) for k, v in settings.items()}
-    return " ".join(f"{key}={value}" for key, value in plain.items())
 
 
 def _machine(entry: Entry) -> str:

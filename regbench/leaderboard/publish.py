@@ -179,14 +179,17 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 def outdated(folder: Path, files: dict[str, str]) -> list[str]:
     """The names of generated files that are missing or differ, and of tables of built-in tracks that should not be there."""
-    there = {path.name: path for path in folder.iterdir() if path.is_file()}
-    texts = {name: text.encode() for name, text in files.items()}
-    same = {name for name, path in there.items() if (text := texts.get(name)) and path.stat().st_size == len(text)}
-    differ = [name for name, text in texts.items() if name not in same or there[name].read_bytes() != text]
+    differ = [name for name, text in files.items() if not _holds(folder / name, text.encode())]
     old = [
-        name for name in there if (table := _TABLE.fullmatch(name)) and table[1] in track_names() and name not in files
+        path.name
+        for path in folder.iterdir()
+        if (table := _TABLE.fullmatch(path.name)) and table[1] in track_names() and path.name not in files
     ]
     return sorted([*differ, *old])
+
+
+def _holds(path: Path, text: bytes) -> bool:
+    return path.is_file() and path.stat().st_size == len(text) and path.read_bytes() == text
 
 
 def markdown(board: Board) -> str:

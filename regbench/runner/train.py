@@ -22,7 +22,7 @@ from regbench.results import ArchitectureRecord, Result, SeedRecord, Selection, 
 from regbench.runner.folder import new_folder, unused, write_config
 from regbench.runner.one_seed import check_begun, seed_record, train
 from regbench.runner.plan import Plan, plan_of
-from regbench.tracks import Track, is_track_file
+from regbench.tracks import Track, track_file
 from regbench.training.checkpoint import RESUME_FILE, TRAINED_FILE, TrainingRecord
 from regbench.training.progress import SILENT, Reporter
 from regbench.training.provenance import CODE_FILE, code_of, describe_environment, packages_of
@@ -94,7 +94,7 @@ def run(
         config,
         out,
         reporter,
-        track=track if isinstance(track, Track) else None,
+        track=track if isinstance(track, Track) and config.track == track.address else None,
         architecture=arch if isinstance(arch, type) else None,
     )
 
@@ -200,7 +200,7 @@ def _plan_again(config: Config, folder: Path, reporter: Reporter, architecture: 
     Raises:
         UserError: a file that it names is not there, or as `plan_of`.
     """
-    for file in (registry.as_file(config.architecture)[0], Path(config.track) if is_track_file(config.track) else None):
+    for file in (registry.as_file(config.architecture)[0], track_file(config.track)):
         if file is not None and not file.is_absolute() and not file.exists():
             where = "a relative path is seen from the folder where the run began, so go on there"
             raise Unavailable(f"{folder / 'config.yaml'} names {file}, which is not here: {where}")

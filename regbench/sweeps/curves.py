@@ -18,7 +18,7 @@ from matplotlib.ticker import NullLocator
 
 from regbench.report.palette import COLOURS, DASHES, MARKERS
 from regbench.report.pictures import STYLE, save_picture
-from regbench.sweeps.grid import Group, Point, shown, shown_axes
+from regbench.sweeps.grid import Group, Point, bare, shown, shown_axes
 from regbench.sweeps.state import SweepFolder
 from regbench.sweeps.tables import Chosen, Spread, axes_of, write_csv
 
@@ -67,10 +67,10 @@ def curves_of(folder: SweepFolder, rows: Sequence[Chosen], groups: Sequence[Grou
     losses = [(p, folder.validation_loss(c)) for g in groups for p, c in zip(g.points, g.trials, strict=False)]
     tried = [_Candidate(p, loss, {VALIDATION: Spread.of([loss])}) for p, loss in losses if loss is not None]
     reported = list(dict.fromkeys(name for group in groups for name in group.axes))
-    tracks = list(dict.fromkeys(group.first.track.name for group in groups))
+    tracks = list(dict.fromkeys(group.first.track_name for group in groups))
     for track, axis in itertools.product(tracks, axes_of(groups)):
         candidates = chosen if axis in reported else tried
-        own = [c for c in candidates if c.point.track.name == track and axis in c.point.axes]
+        own = [c for c in candidates if c.point.track_name == track and axis in c.point.axes]
         curves += _curves(track, axis, own, [name for name in reported if name != axis])
     return [curve for curve in curves if len(curve.values) >= FEWEST_VALUES]
 
@@ -146,8 +146,9 @@ def write_curves(folder: Path, curves: Sequence[SweepCurve], rows: Sequence[Chos
 
 
 def _baselines(track: str, metric: str, rows: Sequence[Chosen]) -> dict[str, float]:
-    """The score of each baseline of a track, but for the one that knows nothing at all."""
-    found = next((row.result.baselines for row in rows if row.point.track.name == track), {})
+    """The score of each baseline of a track, but for the one that knows nothing. None where an axis is of the task."""
+    own = {row.point.track.name: row.result.baselines for row in rows if row.point.track_name == track}
+    found = own.get(track, {}) if len(own) == 1 else {}
     return {name: b.scores[metric].value for name, b in found.items() if metric in b.scores and name != "uniform"}
 
 
@@ -156,7 +157,7 @@ def _draw(path: Path, curves: Sequence[SweepCurve], rows: Sequence[Chosen]) -> N
 
     Panels that differ in the value beside the axis stand together, three to a row. Those of a row have the same scale.
     """
-    main = {row.point.track.name: row.result.track.main_score for row in rows}
+    main = {row.point.track_name: row.result.track.main_score for row in rows}
     panels: dict[tuple[str, str, str], dict[str, list[SweepCurve]]] = {}
     for c in curves:
         if c.metric in (VALIDATION, main.get(c.track, VALIDATION)):
@@ -207,7 +208,7 @@ def draw_panel(
         frame.set_xscale("log")
     frame.set_xticks(list(places.values()), list(places))
     frame.xaxis.set_minor_locator(NullLocator())
-    frame.set_xlabel(curves[0].axis.removeprefix("training.").replace("train_", "training ").replace("_", " "))
+    frame.set_xlabel(bare(curves[0].axis).replace("train_", "training ").replace("_", " "))
     if legend:
         frame.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
@@ -217,7 +218,7 @@ def _title(curve: SweepCurve, rows: Sequence[Chosen]) -> str:
     where = ", ".join(part for part in (curve.track, curve.beside) if part)
     if curve.metric == VALIDATION:
         return f"{where}: validation loss of the trials ↓"
-    metric = next(row.point.track for row in rows if row.point.track.name == curve.track).metrics[curve.metric]
+    metric = next(row.point.track for row in rows if row.point.track_name == curve.track).metrics[curve.metric]
     return f"{where}: {metric.heading}"
 
 

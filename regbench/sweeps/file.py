@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pydantic
 
-from regbench.config import Seed
+from regbench.config import OF_TASK, Seed
 from regbench.utils.errors import UserError, explain_validation, nearest
 from regbench.utils.files import read_mapping
 from regbench.utils.settings import Strict
@@ -32,6 +32,17 @@ class Select(Strict):
     """Of the trials alone, e.g. fewer training tokens; `with` in the file."""
 
 
+class Plot(Strict):
+    """A picture of two columns of the table: a point for each row, and a line through those of an architecture."""
+
+    x: str
+    y: str
+    log: Literal["", "x", "y", "xy"] = ""
+    """The axes that are logarithmic."""
+    by: list[str] = pydantic.Field(default=[])
+    """Axes of the grid that have a line for each value."""
+
+
 class SweepFile(Strict):
     track: str | list[str]
     base: dict[str, Any] = pydantic.Field(default={})
@@ -42,6 +53,7 @@ class SweepFile(Strict):
     """Further axes by architecture; they replace those of `grid`, and settings of `base`."""
     select: Select | None = None
     """How one is chosen; without it every configuration trains all seeds and is scored."""
+    plot: Plot | None = None
     seeds: list[Seed] = pydantic.Field(default=[0], min_length=1)
     """Of what is scored on the test split."""
     backend: str = "auto"
@@ -97,7 +109,7 @@ def read_sweep(path: Path) -> SweepFile:
         content = _numbers(content)
     except RecursionError:
         raise UserError(f"{path}: a value holds itself") from None
-    with explain_validation(str(path), [*SweepFile.model_fields, "by", "over", "with"]):
+    with explain_validation(str(path), [*SweepFile.model_fields, *Plot.model_fields, "over", "with"]):
         sweep = SweepFile(**content)
     fault = _fault(sweep)
     if fault is not None:
@@ -160,4 +172,7 @@ def _fault(sweep: SweepFile) -> str | None:
         moot = next((key for key in sweep.select.settings if not chosen.isdisjoint(names_in(key))), None)
         if moot is not None:
             return f"select.with sets '{moot}', which is selected over: every trial would be the same"
+        of_task = next((key for key in (*chosen, *sweep.select.settings) if key.startswith(OF_TASK)), None)
+        if of_task is not None:
+            return f"select: '{of_task}' is of the task, and configurations of one group learn the same task"
     return None

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
-from regbench.config import Config, require_readable
+from regbench.config import OF_TASK, Config, parameters_in, require_readable, variant
 from regbench.models.mixer import Options
 from regbench.ops.backend import use_backend
 from regbench.sweeps.file import SweepFile, settings_of
@@ -31,6 +32,9 @@ SELECTION_SEED = 0
 @dataclass(frozen=True)
 class Point:
     track: Track
+    """With the parameters of the task that its axes set."""
+    track_name: str
+    """Of the track in the file, whose parameters they change."""
     architecture: str
     cls: type[Any]
     axes: dict[str, Any]
@@ -122,13 +126,14 @@ def expand(sweep: SweepFile) -> list[Group]:
         pass  # an unknown op or implementation is refused at once
     groups: list[Group] = []
     loaded: dict[str, str] = {}
+    load = cache(load_track)
     for name in sweep.tracks:
-        track = load_track(name)
+        track = load(name)
         if track.name in loaded:
             raise UserError(f"track: {loaded[track.name]} and {name} are both called '{track.name}'")
         loaded[track.name] = name
         for architecture in sweep.architectures:
-            groups += _groups(sweep, name, track, architecture)
+            groups += _groups(sweep, name, load, architecture)
     names: dict[str, str] = {}
     for architecture in sweep.architectures:
         short = registry.short_name(architecture)
@@ -151,14 +156,15 @@ def train_lengths(track: Track) -> IntArray:
     return track.instances("train").lengths
 
 
-def _groups(sweep: SweepFile, name: str, track: Track, architecture: str) -> list[Group]:
+def _groups(sweep: SweepFile, name: str, load: Callable[[str], Track], architecture: str) -> list[Group]:
     cls = registry.load(registry.ARCHITECTURE, architecture)
     source = registry.source_digest(cls)
     axes = sweep.axes_of(architecture)
-    identity = [name, *track.sources]
 
     def point(values: dict[str, Any], more: dict[str, Any]) -> Point:
-        settings = {**_joined(sweep.base), **values, **_joined(more)}
+        of_task, settings = parameters_in({**_joined(sweep.base), **values, **_joined(more)})
+        address = variant(name, of_task)
+        track = load(address)
         if settings.get("training.train_tokens") == track.definition.budget.train_tokens:
             del settings["training.train_tokens"]  # so it is without it, and a trial may be a seed of what is chosen
         try:
@@ -167,7 +173,7 @@ def _groups(sweep: SweepFile, name: str, track: Track, architecture: str) -> lis
             hint = "; what one architecture alone knows stands under options_of" if "unknown key" in str(error) else ""
             raise UserError(f"{architecture}: {error}{hint}") from None
         content = {
-            "track": identity,
+            "track": [address, *track.sources],
             "architecture": architecture,
             "source": source,
             "options": options.model_dump(mode="json"),
@@ -175,7 +181,7 @@ def _groups(sweep: SweepFile, name: str, track: Track, architecture: str) -> lis
             "backend": sweep.backend,
             "device": sweep.device,
         }
-        return Point(track, architecture, cls, values, settings, options, training, content)
+        return Point(track, load(name).name, architecture, cls, values, settings, options, training, content)
 
     found: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
     for combination in itertools.product(*axes.values()):
@@ -208,7 +214,12 @@ def digest_of(content: Any) -> str:
 
 def shown_axes(axes: dict[str, Any]) -> str:
     """The values of axes on one line, for people."""
-    return " ".join(f"{axis.removeprefix('training.')}={shown(value)}" for axis, value in axes.items())
+    return " ".join(f"{bare(axis)}={shown(value)}" for axis, value in axes.items())
+
+
+def bare(axis: str) -> str:
+    """An axis without what says whose setting it is."""
+    return axis.removeprefix("training.").removeprefix(OF_TASK)
 
 
 def shown(value: Any) -> str:

@@ -33,6 +33,8 @@ def begin_suite(suite: Suite, config: Config, out: str | Path | None, reporter: 
 
     Its track is replaced by each of the suite's. Without `out` the folder is a new one under `runs/suites/`.
     """
+    if "?" in config.track:
+        raise UserError("a suite has tracks of its own: settings task.NAME are of a single track")
     if out == "":
         raise UserError("out is empty: it names a new folder")
     stamp = f"{suite.name}-{registry.short_name(config.architecture)}-{time.strftime('%Y%m%d-%H%M%S')}"

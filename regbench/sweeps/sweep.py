@@ -12,9 +12,11 @@ from regbench.sweeps.curves import curves_of, write_curves
 from regbench.sweeps.file import SweepFile, read_sweep
 from regbench.sweeps.grid import Group, expand
 from regbench.sweeps.local import LocalEngine, Share, share
+from regbench.sweeps.plot import FILE as PICTURE
+from regbench.sweeps.plot import draw_plot, require_columns
 from regbench.sweeps.schedule import Schedule, Watcher
 from regbench.sweeps.state import Failure, SweepFolder
-from regbench.sweeps.tables import Chosen, best_rows, rows_of, write_best, write_table, write_trials
+from regbench.sweeps.tables import Chosen, best_rows, lines_of, rows_of, write_best, write_table, write_trials
 from regbench.sweeps.work import Engine
 from regbench.utils.errors import UserError
 from regbench.utils.files import explain_full_disk
@@ -48,7 +50,10 @@ class Sweep:
     @classmethod
     def read(cls, path: str | Path) -> Sweep:
         file = read_sweep(Path(path))
-        return cls(Path(path), file, expand(file))
+        groups = expand(file)
+        if file.plot is not None:
+            require_columns(file.plot, groups)
+        return cls(Path(path), file, groups)
 
     @property
     def folder(self) -> Path:
@@ -94,6 +99,8 @@ class Sweep:
             write_table(folder.path / "table.csv", rows, self.groups)
             write_trials(folder.path / "trials.csv", folder, self.groups, schedule.chosen)
             write_curves(folder.path, curves_of(folder, rows, self.groups), rows)
+            if self.file.plot is not None:
+                draw_plot(folder.path / PICTURE, self.file.plot, lines_of(rows, self.groups))
             write_best(folder, rows)
         return Swept(folder.path, rows, schedule.failures)
 

@@ -85,31 +85,46 @@ def axes_of(groups: Iterable[Group]) -> list[str]:
     return list(dict.fromkeys(axis for group in groups for point in group.points for axis in point.axes))
 
 
-def write_table(path: Path, rows: Sequence[Chosen], groups: Sequence[Group]) -> None:
-    """Writes `table.csv`: nothing in it depends on time or machine, so that the same sweep has the same bytes."""
+FIGURES = ("trials", "seeds", "parameters", "state")
+"""Columns of every table with one number."""
+SPREADS = ("validation_loss", "normalized_score", "reach")
+"""Columns of every table with a median and, beside it, the lowest and highest seed."""
+
+
+def lines_of(rows: Sequence[Chosen], groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """What `table.csv` says of each row, by column."""
     axes, best = axes_of(groups), best_rows(rows)
-    metrics = list(dict.fromkeys(metric for row in rows for metric in row.result.metrics))
     lines = []
     for row in rows:
         line: dict[str, Any] = {
-            "track": row.point.track.name,
+            "track": row.point.track_name,
             "architecture": row.point.name,
             **{axis: shown(row.point.axes[axis]) for axis in axes if axis in row.point.axes},
             "configuration": row.point.digest[:12],
             "trials": row.trials,
             "seeds": len(row.result.seeds),
             "parameters": row.result.architecture.parameters,
+            "state": row.result.architecture.state_after(row.point.track.task.io.max_length),
             "best": "yes" if row in best else "no",
             **_spread("validation_loss", row.validation),
             **_spread("normalized_score", row.normalized),
+            **_reach(row.result),
         }
         for metric in row.result.metrics:
             line |= _spread(metric, row.score(metric))
         lines.append(line)
-    columns = ["track", "architecture", *axes, "configuration", "trials", "seeds", "parameters", "best"]
-    for name in ("validation_loss", "normalized_score", *metrics):
+    return lines
+
+
+def write_table(path: Path, rows: Sequence[Chosen], groups: Sequence[Group]) -> None:
+    """Writes `table.csv`: nothing in it depends on time or machine, so that the same sweep has the same bytes."""
+    lines = lines_of(rows, groups)
+    columns = ["track", "architecture", *axes_of(groups), "configuration", *FIGURES, "best"]
+    for name in (*SPREADS, *dict.fromkeys(metric for row in rows for metric in row.result.metrics)):
         columns += [name, f"{name}_low", f"{name}_high"]
-    write_csv(path, columns, lines)
+    columns.insert(columns.index("reach") + 1, "reach_bound")
+    without = {name for name in columns if name.startswith("reach") and not any(name in line for line in lines)}
+    write_csv(path, [name for name in columns if name not in without], lines)
 
 
 def write_trials(path: Path, folder: SweepFolder, groups: Sequence[Group], chosen: Mapping[str, Point]) -> None:
@@ -121,7 +136,7 @@ def write_trials(path: Path, folder: SweepFolder, groups: Sequence[Group], chose
             loss = None if trained is None else trained.progress.best_validation_loss
             lines.append(
                 {
-                    "track": point.track.name,
+                    "track": point.track_name,
                     "architecture": point.name,
                     **{axis: shown(value) for axis, value in point.axes.items()},
                     "configuration": point.digest[:12],
@@ -166,6 +181,18 @@ def _spread(name: str, spread: Spread | None) -> dict[str, float | None]:
         return {}
     values = (spread.median, spread.low, spread.high)
     return {f"{name}{end}": _rounded(value) for end, value in zip(("", "_low", "_high"), values, strict=True)}
+
+
+def _reach(result: Result) -> dict[str, float | str]:
+    """The reach in the main score, where the track has an axis of sizes: of the median seed, the lowest and the highest."""
+    main = result.track.main_score
+    found = sorted(
+        (seed.reach[main] for seed in result.seeds if seed.reach and main in seed.reach), key=lambda reach: reach.rank
+    )
+    if not found:
+        return {}
+    middle = found[(len(found) - 1) // 2]
+    return {"reach": middle.size, "reach_bound": middle.bound, "reach_low": found[0].size, "reach_high": found[-1].size}
 
 
 def _rounded(value: float | None) -> float | None:

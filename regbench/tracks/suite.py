@@ -7,7 +7,7 @@ from typing import Annotated
 
 import pydantic
 
-from regbench.tracks.track import is_track_file, load_track
+from regbench.tracks.track import load_track, track_file
 from regbench.utils.errors import UserError, explain_validation, nearest
 from regbench.utils.files import read_mapping
 from regbench.utils.settings import Strict
@@ -59,7 +59,7 @@ def load_suite(name: str | Path) -> Suite:
         suite = Suite(**content)
     if path.parent == _FOLDER and suite.name != path.stem:
         raise UserError(f"{path}: the name must be '{path.stem}', the name of the file")
-    tracks = tuple(str(path.parent / track) if is_track_file(track) else track for track in suite.tracks)
+    tracks = tuple(str(path.parent / track) if track_file(track) else track for track in suite.tracks)
     try:
         names = [load_track(track).name for track in tracks]
     except UserError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import lru_cache
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pydantic
+import yaml
 
 from regbench.data.instances import Instances, cached
 from regbench.metrics.metric import metrics_of
@@ -18,7 +20,7 @@ from regbench.results import TrackName, TrackRecord
 from regbench.tasks.base import Splits, Task, unfinished
 from regbench.utils import registry
 from regbench.utils.errors import UserError, blaming, closest, explain_validation, nearest
-from regbench.utils.files import read_mapping
+from regbench.utils.files import parse_yaml, read_mapping
 from regbench.utils.settings import Strict
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "validation", "test")
 _FOLDER = Path(__file__).parent
+_LONGEST_NAME = 60
 FROZEN_FILE = _FOLDER / "statistics.json"
 """The committed record of every built-in track; see `Track.freeze`."""
 
@@ -73,11 +76,12 @@ class Track:
         definition: The content of its file.
         where: The path of its file, for messages. A task that is a file is searched from that file's folder. So is a
             file of text, if the track is not built in.
+        changes: What was changed of its parameters, as `regbench.config.variant` writes it.
 
     Attributes:
         definition: The content of its file.
         name: Its name with the version, e.g. "pfa-small-v1".
-        address: What `load_track` finds it by: the name of a built-in track, or the path of the file.
+        address: What `load_track` finds it by: the name of a built-in track, or the path of the file, with the changes.
         version: The number at the end of the name.
         task_name: The task's name: as registered, or the stem of its file.
         task: The task with the track's parameters.
@@ -90,11 +94,11 @@ class Track:
         UserError: The task is unknown or incomplete, a parameter or score is wrong, or a frozen track was edited.
     """
 
-    def __init__(self, definition: Definition, where: str) -> None:
+    def __init__(self, definition: Definition, where: str, changes: str = "") -> None:
         self.definition, self.name = definition, definition.name
         folder = Path(where).parent
         built_in = folder == _FOLDER
-        self.address = definition.name if built_in else where
+        self.address = "?".join(filter(None, [Path(where).stem if built_in else where, changes]))
         self.version = int(definition.name.rpartition("-v")[2])
         self.task_name = registry.short_name(definition.task)
         cls = registry.load(registry.TASK, definition.task, folder)
@@ -231,16 +235,18 @@ def track_names() -> dict[str, str]:
     return found
 
 
-def is_track_file(name: str) -> bool:
-    """Whether a track is named by its YAML file. The file need not exist."""
-    return name.endswith((".yaml", ".yml"))
+def track_file(address: str) -> Path | None:
+    """The YAML file that a track is named by, which need not exist; None of a built-in one."""
+    name = address.partition("?")[0]
+    return Path(name) if name.endswith((".yaml", ".yml")) else None
 
 
 def load_track(name: str | Path) -> Track:
     """Loads a track.
 
     Args:
-        name: The name of a built-in track, or the path of a track's YAML file.
+        name: The name of a built-in track, or the path of a track's YAML file. Other parameters of its task may follow, as in
+            "recall-reach-v1?n_keys=64&n_values=16": a track of its own, which is not frozen, and has no leaderboard.
 
     Raises:
         UserError: There is no such track, its YAML is broken (with file and line), or a field is unknown, missing or of the
@@ -248,9 +254,9 @@ def load_track(name: str | Path) -> Track:
     """
     if not isinstance(name, str | Path):
         raise UserError(f"a track is a name or the path of a YAML file, not {type(name).__name__}")
-    name = str(name)
-    own = is_track_file(name)
-    path = Path(name) if own else _FOLDER / f"{name}.yaml"
+    own = track_file(str(name))
+    name, _, changes = str(name).partition("?")
+    path = own or _FOLDER / f"{name}.yaml"
     if not own and (path.parent != _FOLDER or not path.exists()):
         hint = "; `regbench ls tracks` lists the built-in ones; give one of your own by its YAML file"
         if name.endswith(".py"):
@@ -270,7 +276,33 @@ def load_track(name: str | Path) -> Track:
         definition = Definition(**content)
     if path.parent == _FOLDER and definition.name != path.stem:
         raise UserError(f"{path}: the name must be '{path.stem}', the name of the file")
-    return Track(definition, str(path))
+    varied = _varied(definition, changes)
+    return Track(varied, str(path), changes if varied != definition else "")
+
+
+def _varied(definition: Definition, changes: str) -> Definition:
+    """A definition with other parameters of its task, and a name that says which; with equal ones as it was.
+
+    Raises:
+        UserError: The changes are not as `regbench.config.variant` writes them.
+    """
+    changed: dict[str, Any] = {}
+    for change in filter(None, changes.split("&")):
+        key, equals, value = change.partition("=")
+        if not equals:
+            raise UserError(f"after '?' a track has parameters as NAME=VALUE, with '&' between them, not '{change}'")
+        try:
+            changed[key] = parse_yaml(value)
+        except yaml.YAMLError:
+            raise UserError(f"{definition.name}: the value of '{key}' is broken: {value}") from None
+    parameters = {**definition.parameters, **changed}
+    if parameters == definition.parameters:
+        return definition
+    stem, _, version = definition.name.rpartition("-v")
+    words = re.sub("[^a-z0-9]+", "-", "-".join(f"{key}-{value}" for key, value in changed.items()).lower()).strip("-")
+    if len(words) > _LONGEST_NAME - len(definition.name):
+        words = hashlib.sha256(changes.encode()).hexdigest()[:8]
+    return definition.model_copy(update={"parameters": parameters, "name": f"{stem}-{words}-v{version}"})
 
 
 @lru_cache(maxsize=1)

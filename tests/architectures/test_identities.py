@@ -172,21 +172,27 @@ def test_mamba2_is_linear_attention_with_one_decay_for_a_head() -> None:
         torch.testing.assert_close(model(u), expected, rtol=1e-9, atol=1e-11)
 
 
-def test_mamba3_is_the_trapezoid_rule_with_turned_inputs() -> None:
-    """Lahoti et al. 2026, section 3, a position at a time, the turned channels as complex numbers."""
-    model, u = make(Mamba3, torch.float64, d_state=8), inputs(torch.float64)
+@pytest.mark.parametrize(("heavy_tail", "turning"), [(False, True), (True, True), (False, False)])
+def test_mamba3_is_the_trapezoid_rule_with_turned_inputs(heavy_tail: bool, turning: bool) -> None:
+    """Lahoti et al. 2026, section 3, a position at a time, the turned channels as complex numbers.
+
+    With `heavy_tail` A is that of the authors' code since June 2026 (state-spaces/mamba, commit c69aaab).
+    """
+    model = make(Mamba3, torch.float64, d_state=8, heavy_tail=heavy_tail, turning=turning)
+    u = inputs(torch.float64)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += torch.randn_like(parameter) * 0.2
         z, x, B, C, delta, A, trapezoid, theta = model.in_proj(u).split([24, 24, 8, 8, 3, 3, 3, 2], -1)
         delta, mix = F.softplus(delta + model.dt_bias), trapezoid.sigmoid()
-        alpha = torch.exp(-delta * F.softplus(A).clamp(min=1e-4))
+        decay = torch.where(A < 0, 1 / (1 - A.clamp(max=0)), 1 + A) if heavy_tail else F.softplus(A)
+        alpha = torch.exp(-delta * decay.clamp(min=1e-4))
         beta, gamma = (1 - mix) * delta * alpha, mix * delta
         B, C = ((t * (t.square().mean(-1, keepdim=True) + 1e-5).rsqrt()) for t in (B, C))
         angle, outputs = u.new_zeros(2, 3, 2), []
         S, k, v = u.new_zeros(2, 3, 8, 8), u.new_zeros(2, 3, 8), u.new_zeros(2, 3, 8)
         for t in range(45):
-            angle = angle + delta[:, t, :, None] * torch.pi * torch.tanh(theta[:, t, None])
+            angle = angle + delta[:, t, :, None] * torch.pi * torch.tanh(theta[:, t, None]) * turning
             both = []
             for normed, norm, bias in ((B, model.B_norm, model.B_bias), (C, model.C_norm, model.C_bias)):
                 vector = (normed[:, t] * norm.weight)[:, None] + bias

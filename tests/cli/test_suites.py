@@ -242,3 +242,9 @@ def test_a_track_that_refuses_leaves_no_folder(capsys: pytest.CaptureFixture[str
     assert code == 2
     assert "vectors" in err.splitlines()[-1]
     assert not Path("gone").exists()
+
+
+def test_a_parameter_of_the_task_is_of_a_single_track(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, error = said(capsys, *RUN, "--set", "task.max_states=3")
+    assert (code, Path("here").exists()) == (2, False)
+    assert "a suite has tracks of its own: settings task.NAME are of a single track" in error

@@ -289,6 +289,14 @@ def test_runs_are_listed_newest_first(
     assert "there is no folder gone" in capsys.readouterr().err
 
 
+def test_entries_of_a_reach_track_say_their_reach(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ENTRIES.parent.parent)
+    assert cli.main(["compare", "lstm", "oracle", "--track", "recall-reach-v1"]) == 0
+    assert "\nlstm: reach < 2 pairs\n" in capsys.readouterr().out
+
+
 def test_training_options_and_tracks_are_listed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -415,3 +415,14 @@ def test_a_task_with_scores_of_its_own_gets_its_result(
     best = max(result.baselines, key=lambda name: result.baselines[name].scores["late_accuracy"].value)
     rows = [line for line in capsys.readouterr().out.splitlines() if line.count("±") == 3]
     assert best in rows[0]
+
+
+@pytest.mark.ci
+def test_a_run_with_other_parameters_of_the_task(
+    go: Callable[..., regbench.Result], tiny: Track, tmp_path: Path
+) -> None:
+    """Also of a loaded track. What reads the run finds them."""
+    result = go(track=tiny, settings=QUICK | {"task.max_states": 3})
+    assert result.track.name == "tiny-max-states-3-v1"
+    loaded = regbench.load(tmp_path / "out")
+    assert regbench.evaluate(loaded.track, loaded).score("nll").value == pytest.approx(result.score("nll").value)

@@ -19,7 +19,7 @@ TRACK = SimpleNamespace(name="t", metrics={"accuracy": SimpleNamespace(heading="
 
 def point(architecture: str, **axes: Any) -> Point:
     any_: Any = None
-    return Point(cast(Any, TRACK), architecture, object, axes, {}, any_, any_, {"axes": axes})
+    return Point(cast(Any, TRACK), "t", architecture, object, axes, {}, any_, any_, {"axes": axes})
 
 
 def row(architecture: str, loss: float, score: float, **axes: Any) -> Chosen:

@@ -204,6 +204,8 @@ COUNTS = {
     "board-outputs": (132, 132),
     "language-models": (32, 48),
     "board-reach": (1035, 570),
+    "recall-state": (100, 50),
+    "state-groups": (126, 162),
 }
 
 

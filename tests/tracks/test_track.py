@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import datetime
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 import yaml
 
 from baselines.ngram import NGram
+from regbench.config import variant
 from regbench.evaluation.baselines import baseline_key
 from regbench.tracks import SPLITS, Track, freeze, load_track, track, track_names
 from regbench.tracks.track import Definition, frozen_tracks
@@ -206,7 +208,10 @@ def test_broken_files_are_refused_with_file_and_line(tmp_path: Path, text: str, 
         ({"task": "pfaa"}, "unknown task 'pfaa'; did you mean 'pfa'"),
         ({"parameters": {"max_sates": 3}}, "unknown key 'max_sates'; did you mean 'max_states'"),
         ({"main_score": "tvdd"}, "unknown main_score 'tvdd'; did you mean 'tvd'"),
-        ({"name": "no version"}, "name: string should match"),
+        (
+            {"name": "no version"},
+            "name: a track's name has .* and ends as in 'my-task-v1' \\(given 'no version'\\)",
+        ),
         ({"budget": {"train_tokens": 0}}, "budget.train_tokens: .*greater than or equal to 1"),
     ],
 )
@@ -243,3 +248,40 @@ def test_unknown_tracks_and_splits_suggest_the_nearest(tiny: Track) -> None:
         load_track("lstm")
     with pytest.raises(UserError, match="a track is a name or the path of a YAML file, not ndarray"):
         load_track(tiny.instances("test").tokens)  # type: ignore[arg-type]
+
+
+def test_a_track_with_other_parameters_is_one_of_its_own(tiny_file: Path) -> None:
+    """Its name says which, and it is not frozen. With the same parameters it is the track itself."""
+    other = load_track("recall-reach-v1?n_keys=256&beyond=[96]")
+    assert (other.name, other.version, other.frozen) == ("recall-reach-n-keys-256-beyond-96-v1", 1, None)
+    assert other.task.parameters.model_dump() == {
+        **load_track("recall-reach-v1").task.parameters.model_dump(),
+        "n_keys": 256,
+        "beyond": (96,),
+    }
+    assert load_track(other.address).definition == other.definition
+    same = load_track("recall-reach-v1?n_keys=192")
+    assert (same.name, same.address, same.frozen is None) == ("recall-reach-v1", "recall-reach-v1", False)
+    own = load_track(variant(str(tiny_file), {"max_states": 3}))
+    assert (own.name, own.address) == ("tiny-max-states-3-v1", f"{tiny_file}?max_states=3")
+    long = load_track(
+        variant(str(tiny_file), {"max_states": 3, "max_length": 7, "max_edges": 3, "max_strings": 4, "min_strings": 1})
+    )
+    assert re.fullmatch("tiny-[0-9a-f]{8}-v1", long.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("recall-reach-v1?n_kyes=3", "unknown key 'n_kyes'; did you mean 'n_keys'"),
+        (
+            "recall-reach-v1?n_keys",
+            "after '\\?' a track has parameters as NAME=VALUE, with '&' between them, not 'n_keys'",
+        ),
+        ("recall-reach-v1?n_keys=[", "recall-reach-v1: the value of 'n_keys' is broken: \\["),
+        ("recall-reech-v1?n_keys=3", "unknown track 'recall-reech-v1'; did you mean 'recall-reach-v1'"),
+    ],
+)
+def test_wrong_changes_are_refused(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load_track(name)

@@ -80,6 +80,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.evaluation.score_table import score_table
     from regbench.leaderboard.standing import Entries
     from regbench.leaderboard.store import without_evidence
+    from regbench.metrics.reach import reach_words
     from regbench.metrics.significance import SIGNIFICANCE
     from regbench.utils.errors import UserError
     from regbench.utils.files import require_writable_files
@@ -114,6 +115,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     shares = {row.name: f"{100 * share:.0f} %" for row in rows if (share := _share(row, found)) is not None}
     if len(set(shares.values())) > 1:
         print_line(f"budgets differ: {', '.join(f'{name} used {share}' for name, share in shares.items())}", console)
+    for row in rows:
+        if row.result is not None and (words := reach_words(row.result)):
+            print_line(f"{row.name}: reach {words}", console)
     if compared is None:
         print_line(f"no distances: {why_not}", console)
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from os.path import normpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.leaderboard.publish import BASELINES, baselines_file, load_boards, outdated, render, write
     from regbench.leaderboard.spread import SPREAD, spread_file
     from regbench.leaderboard.store import find_board
+    from regbench.leaderboard.table import TABLE, table
     from regbench.utils.files import atomic_write, explain_full_disk, require_writable_files
 
     require_writable_files(arguments.page)
@@ -60,10 +62,12 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         BASELINES: baselines_file(folder, boards, track, announce),
         SPREAD: spread_file(folder, {board.digest: board.priors for board in boards}),
     }
+    if (folder / TABLE).parent.is_dir():
+        files[TABLE] = table(boards)
     changed = outdated(folder, files)
     if arguments.check:
         for name in changed:
-            print_line(f"{folder / name} does not agree with the entries", console)
+            print_line(f"{normpath(folder / name)} does not agree with the entries", console)
         console.print(f"{sum(len(b.entries) for b in boards)} entries, {len(changed)} files to write")
         return 1 if changed else 0
     write(folder, files)

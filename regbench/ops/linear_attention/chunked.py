@@ -8,6 +8,7 @@ Here every factor is a product of decays, and so at most one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 from regbench.ops.backend import common_type
 
 CHUNK = 32
-"""Positions in a chunk: a power of two, as chunks are built from halves."""
+"""Positions in a chunk where decays differ by channel: a power of two, as chunks are built from halves."""
 
 
 def linear_attention(
@@ -58,25 +59,35 @@ def reader(k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Call
     Returns:
         The function from queries (B, H, L, K) to z (B, H, L, V), and the final state. All tensors have one type.
     """
-    length, keys, values = k.shape[2], cut(k), cut(v)
+    length, most = k.shape[2], chunk_of(k.shape[3], v.shape[3])
+    keys, values = cut(k, most), cut(v, most)
     if log_decay.dim() == 1:
         weights, since_start, until_end, decay = _weights_of_heads(log_decay, length, *keys.shape[2:4])
     else:
-        weights, since_start, until_end, decay = _weights_of_positions(cut(log_decay[..., None]))
+        weights, since_start, until_end, decay = _weights_of_positions(cut(log_decay[..., None], most))
     states, state = _states(decay, (keys * until_end).mT @ values, state)
 
     def read(q: Tensor) -> Tensor:
-        queries = cut(q)
+        queries = cut(q, most)
         z = (queries @ keys.mT * weights) @ values + queries * since_start @ states
         return z.flatten(2, 3)[:, :, :length]
 
     return read, state
 
 
-def cut(x: Tensor) -> Tensor:
+def chunk_of(width: int, values: int) -> int:
+    """Positions in a chunk where one matrix weights all its pairs, for a state of width x values numbers.
+
+    A chunk costs its square, and a state each. The larger the state, the longer is the chunk that costs least: measured on one
+    core, 16 for 16 x 16 numbers, 64 from 64 x 64 on.
+    """
+    return min(max(1 << int(math.log2(width * values) / 2), 16), 64)
+
+
+def cut(x: Tensor, most: int = CHUNK) -> Tensor:
     """(B, H, L, *) -> (B, H, N, C, *), at least one chunk. Zeros fill the last one. They leave the state as it is."""
     length = x.shape[2]
-    size = min(CHUNK, 1 << max(length - 1, 0).bit_length())
+    size = min(most, 1 << max(length - 1, 0).bit_length())
     chunks = max(1, -(-length // size))
     return F.pad(x, (0, 0, 0, chunks * size - length)).unflatten(2, (chunks, size))
 

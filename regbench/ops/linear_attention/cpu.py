@@ -1,7 +1,7 @@
 """Linear attention on the CPU.
 
-Decays that differ by position: Numba kernels run the recurrence itself, with the state in the nearest cache. No decay, or one for
-each head: the chunked form, as its chunks share one matrix of weights. Trained so it is about twice as fast.
+Decays that differ by key channel: Numba kernels run the recurrence itself, with the state in the nearest cache. No decay, or one
+for all channels of a head: the chunked form, which one matrix weights. Trained so it is about twice as fast.
 
 The forward pass of the kernels stores the state at the start of every chunk. The backward pass runs each chunk again from
 there. Sequences, each of one batch row and one head, are shared among threads.
@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from regbench.ops._numba import run
 from regbench.ops.backend import common_type
-from regbench.ops.linear_attention import channel_decay, chunked
+from regbench.ops.linear_attention import chunked
 
 CHUNK = 32
 """Positions between two stored states."""
@@ -36,11 +36,11 @@ def linear_attention(
     initial_state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """See `regbench.ops.linear_attention.linear_attention`. It computes in float64 if a tensor has it, else in float32."""
-    if log_decay is None or log_decay.dim() == 1:
+    if log_decay is None or log_decay.dim() < 4:
         return chunked.linear_attention(q, k, v, log_decay, initial_state)
     if initial_state is None:
         initial_state = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3])
-    inputs = (q, k, v, channel_decay(log_decay, q), initial_state)
+    inputs = (q, k, v, log_decay, initial_state)
     dtype = common_type(*inputs, least=torch.float32)
     z, state = _LinearAttention.apply(*(tensor.to(dtype).flatten(0, 1).contiguous() for tensor in inputs))
     return z.unflatten(0, q.shape[:2]).to(v.dtype), state.unflatten(0, q.shape[:2])
