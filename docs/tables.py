@@ -78,24 +78,32 @@ def of_bayes(track: str, name: str) -> str:
 
 
 def board(track: str, metrics: tuple[str, ...], share: bool = False, shown: Callable[[str], bool] = bool) -> str:
-    """The entries of a track and its baselines, best first; of the entries those that are `shown`."""
-    found, least = entries(track), {name: record for name, record in baselines(track).items() if name != "uniform"}
-    names = sorted(
-        [name for name in found if shown(name)], key=lambda name: -METRICS[metrics[0]].sign * main_score(track, name)
-    )
-    rows = {
-        f"*{name}*": [name, *(str(record.scores[m]) for m in metrics), "", "", ""] for name, record in least.items()
-    }
-    for name in names:
-        about = found[name].architecture
-        rest = (f"{about.parameters:,}", human_state(about), str(found[name].selection.trials))
-        rows[name] = [name, *scores(found[name], metrics), *rest]
-    if share:
-        rows = {shown_as: [*row[:2], of_bayes(track, row[0]), *row[2:]] for shown_as, row in rows.items()}
-    order = sorted(rows, key=lambda key: -METRICS[metrics[0]].sign * main_score(track, rows[key][0]))
+    """The entries of a track and its baselines, best first by the first metric; of the entries those that are `shown`."""
+    rows = {}
+    for name, record in baselines(track).items():
+        if name != "uniform":
+            rows[name] = [f"*{name}*", *(str(record.scores[metric]) for metric in metrics), "", "", ""]
+    for name, result in entries(track).items():
+        if shown(name):
+            about = result.architecture
+            rest = (f"{about.parameters:,}", human_state(about), str(result.selection.trials))
+            rows[name] = [name, *scores(result, metrics), *rest]
     head = ["architecture", *(METRICS[metric].heading for metric in metrics), "parameters", "state", "trials"]
-    head[2:2] = ["of Bayes' gain"] * share
-    return markdown(head, ([key, *rows[key][1:]] for key in order))
+    if share:
+        head.insert(2, "of Bayes' gain")
+        for name, row in rows.items():
+            row.insert(2, of_bayes(track, name))
+    sign = METRICS[metrics[0]].sign
+    return markdown(head, (rows[name] for name in sorted(rows, key=lambda name: -sign * main_score(track, name))))
+
+
+def state_tracking() -> str:
+    """Accuracy after long stretches by group, and over all test walks, of every entry."""
+    track = "state-tracking-small-v1"
+    metrics = ("longer_accuracy", "parity_accuracy", "s3_accuracy", "a4_accuracy", "token_accuracy")
+    rows = [[name, *scores(result, metrics)] for name, result in entries(track).items()]
+    head = ["entry", *(METRICS[metric].heading for metric in metrics)]
+    return markdown(head, sorted(rows, key=lambda row: -main_score(track, row[0])))
 
 
 def on_the_default_track(name: str) -> bool:
@@ -277,6 +285,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "linear-regression-small-v1": partial(board, "linear-regression-small-v1", ("mse", "truth_mse")),
     "arithmetic-small-v1": partial(board, "arithmetic-small-v1", ("last_two_accuracy", "token_accuracy", "nll")),
     "suite": suite,
+    "state-tracking": state_tracking,
     "whole-models": whole_models,
     "short-convolution": short_convolution,
     "ngram-heads": ngram_heads,

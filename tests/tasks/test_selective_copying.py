@@ -69,7 +69,7 @@ def test_every_set_of_places_is_equally_likely_and_symbols_are_uniform() -> None
 
 
 def test_before_symbols_each_blank_has_one_of_them() -> None:
-    """As in MAD: gaps are multinomial, with a standard deviation of 3.6, and none follows the last symbol. Anywhere it is 12.7."""
+    """As in MAD: gaps are multinomial, and none follows the last symbol."""
     splits = Splits(train=2000, validation=1, test=1, seed=3)
     spread = {}
     for places in ("anywhere", "before_symbols"):
