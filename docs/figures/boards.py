@@ -1,6 +1,7 @@
 """Draws the boards of the small tracks: a dot for each seed of each entry, coloured by what lets it look one symbol back.
 
-`make figures` writes boards.svg, of docs/results.md, and suites.svg, of docs/suites.md, beside this file. Nothing is trained.
+`make figures` writes boards.svg, suites.svg and ablations.svg, of the pages results, suites and ablations, beside this file. Nothing is
+trained.
 """
 
 from __future__ import annotations
@@ -53,6 +54,16 @@ OF_THEIR_OWN = {
     **dict.fromkeys(("rwkv", "rwkv7", "h3"), "token shift, or shift state space"),
     **dict.fromkeys(("cgt", "fast_slow"), "queries and keys begin alike"),
 }
+PAIRS = {
+    "short convolution": [(name, f"{name}+short_conv-4") for name in ("s4", "linear_transformer", "retnet", "gla")]
+    + [(f"{name}+d_conv-1", name) for name in ("mamba", "deltanet", "gated_deltanet")],
+    "queries and keys begin alike": [("transformer+n_heads-1", "transformer+mimetic")],
+    "n-gram heads, or counts of n-grams": [
+        (f"{name}+n_heads-4+learning_rate-0.005", f"{name}+ngh-1-2-3") for name in ("gla", "retnet")
+    ],
+}
+"""Of docs/ablations.md: by what is added, the entries of `pfa-small-v1` without it and with it."""
+
 Dots = dict[str, list[tuple[float, str]]]
 """By architecture: the score of each seed of each entry, and what the entry has."""
 
@@ -89,7 +100,7 @@ def boards(tracks: dict[str, str]) -> dict[str, tuple[Dots, str, float]]:
     return {track: board(track) for track in tracks}
 
 
-def digest(found: dict[str, tuple[Dots, str, float]]) -> str:
+def digest(found: object) -> str:
     """SHA-256 of what is drawn: the figure carries it, so that a test sees whether the figure is of today's entries."""
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
@@ -130,8 +141,44 @@ def draw(found: dict[str, tuple[Dots, str, float]], tracks: dict[str, str]) -> F
     return figure
 
 
+def changes() -> dict[str, list[tuple[str, list[float], list[float]]]]:
+    """By what is added: each architecture, and the legal accuracy of its seeds without it and with it."""
+    seeds = {}
+    for one in stored_in(ENTRIES / "pfa-small-v1"):
+        entry = json.loads(one.path.read_text(encoding="utf-8"))
+        seeds[entry["name"]] = [seed["scores"]["legal_accuracy"]["value"] for seed in entry["result"]["seeds"]]
+    return {
+        what: [(pair[0].split("+")[0], seeds[pair[0]], seeds[pair[1]]) for pair in pairs]
+        for what, pairs in PAIRS.items()
+    }
+
+
+def draw_changes(found: dict[str, list[tuple[str, list[float], list[float]]]]) -> Figure:
+    """A row for each pair: empty dots are seeds without the part, full ones with it."""
+    figure = Figure(figsize=(8.4, 3.6), layout="constrained")
+    axes, labels = figure.subplots(), []
+    for what, pairs in found.items():
+        for name, without, with_it in pairs:
+            place = [len(labels)] * 3
+            axes.hlines(len(labels), fmean(without), fmean(with_it), color=COLOURS[what], linewidth=1)
+            axes.plot(without, place, "o", color=COLOURS[what], markerfacecolor="white", markersize=5)
+            axes.plot(with_it, place, "o", color=COLOURS[what], markersize=5)
+            labels.append(name)
+        axes.plot([], [], "o", color=COLOURS[what], label=f"with: {what}")
+    axes.plot([], [], "o", color="black", markerfacecolor="white", label="without")
+    axes.set(xlabel="legal accuracy (pfa-small-v1)", yticks=range(len(labels)), yticklabels=labels)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
 def main() -> None:
     """Writes the figures."""
+    pairs = changes()
+    with rc_context({"svg.hashsalt": "ablations", "font.size": 9}):
+        note = {"Date": None, "Description": f"seeds {digest(pairs)}"}
+        draw_changes(pairs).savefig(FOLDER / "ablations.svg", metadata=note)
     for file, tracks in DRAWINGS.items():
         found = boards(tracks)
         with rc_context({"svg.hashsalt": file, "font.size": 9}):

@@ -69,3 +69,6 @@ def test_the_boards_are_drawn_of_the_entries() -> None:
         assert [panel.xaxis.get_inverted() for panel in panels] == [m in ("nll", "mse") for _, m, _ in found.values()]
         for track, (dots, _, _) in found.items():
             assert sum(map(len, dots.values())) == sum(len(one.seeds) for one in published(track).values())
+    assert script["digest"](script["changes"]()) in path.with_name("ablations.svg").read_text(encoding="utf-8"), (
+        "make figures"
+    )
