@@ -1,7 +1,6 @@
 """Draws the boards of the small tracks: a dot for each seed of each entry, coloured by what lets it look one symbol back.
 
-`make figures` writes boards.svg, suites.svg and ablations.svg, of the pages results, suites and ablations, beside this file. Nothing is
-trained.
+`make figures` writes boards.svg, suites.svg and ablations.svg, of the pages results, suites and ablations, beside this file.
 """
 
 from __future__ import annotations
