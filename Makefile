@@ -43,6 +43,7 @@ figures: $(INSTALLED)  ## write the tables of the pages and draw docs/figures, f
 	$(BIN)/python docs/figures/score_by_position.py
 	$(BIN)/python docs/figures/instances.py
 	$(BIN)/python docs/figures/probes.py
+	$(BIN)/python docs/figures/tint.py
 
 docs: $(INSTALLED)  ## build the site of docs/ in site/, with the leaderboard as a page and as data; a broken link is an error
 	$(BIN)/zensical build --clean --strict

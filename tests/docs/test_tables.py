@@ -72,3 +72,7 @@ def test_the_boards_are_drawn_of_the_entries() -> None:
     assert script["digest"](script["changes"]()) in path.with_name("ablations.svg").read_text(encoding="utf-8"), (
         "make figures"
     )
+    script = runpy.run_path(str(path.with_name("tint.py")))
+    assert script["digest"](script["points"]()) in path.with_name("tint.svg").read_text(encoding="utf-8"), (
+        "make figures"
+    )
