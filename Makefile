@@ -37,10 +37,13 @@ bench: $(INSTALLED)  ## speed and memory, as ratios within one run
 plot: $(INSTALLED)  ## what the n-gram head costs as sequences grow: measured, then drawn in docs/figures
 	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.ngram_cost
 
-figures: $(INSTALLED)  ## draw docs/figures: scores by position from entries, by training instances from a sweep, probes from their page
+figures: $(INSTALLED)  ## write the tables of the pages and draw docs/figures, from entries, sweeps and docs/measured
+	$(BIN)/python docs/tables.py
+	$(BIN)/python docs/figures/boards.py
 	$(BIN)/python docs/figures/score_by_position.py
 	$(BIN)/python docs/figures/instances.py
 	$(BIN)/python docs/figures/probes.py
+	$(BIN)/python docs/figures/tint.py
 
 docs: $(INSTALLED)  ## build the site of docs/ in site/, with the leaderboard as a page and as data; a broken link is an error
 	$(BIN)/zensical build --clean --strict

@@ -9,19 +9,14 @@ import subprocess
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from statistics import mean
 
 import pytest
 
 from regbench import cli
-from regbench.leaderboard.store import stored_in
-from regbench.leaderboard.tiers import read_evidence
-from regbench.report import architectures
 from regbench.results import Code, read_result
 from regbench.tracks import load_track, track_names
 from regbench.utils import registry
 from tests.helpers.documents import blocks, body_rows, commands, section, table_rows
-from tests.helpers.published import ENTRIES, normalized_score, published, score_cells
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -99,37 +94,6 @@ def test_the_python_example_runs(
 # --- The tables. ---
 
 
-def test_the_table_of_make_run_is_of_the_entry() -> None:
-    """Every baseline, and the row of Mamba from seed 0: what `make run` trains."""
-    rows = {row[0]: row[1:] for row in body_rows(section(README, "## Run"))}
-    result = published("pfa-small-v1")["mamba"]
-    assert set(rows) == {*result.baselines, "mamba"}
-    (first,) = (seed for seed in result.seeds if seed.seed == 0)
-    for name, cells in rows.items():
-        scores = first.scores if name == "mamba" else result.baselines[name].scores
-        assert cells[:4] == [f"{scores[m].value:.3f} ± {scores[m].stderr:.3f}" for m in METRICS], name
-        assert cells[4] == normalized_score(result, scores["legal_accuracy"].value), name
-    for seed in result.seeds:
-        for metric in ("legal_accuracy", "tvd"):
-            assert seed.scores[metric].value == pytest.approx(first.scores[metric].value, abs=0.015)
-
-
-def test_the_top_of_the_board_is_the_boards() -> None:
-    """The highest means with what stands behind each. The first was reproduced, as the text says."""
-    found = published("pfa-medium-v1")
-    tiers = {one.entry.name: read_evidence(one).tier for one in stored_in(ENTRIES / "pfa-medium-v1")}
-    means = {name: mean(seed.scores["legal_accuracy"].value for seed in of.seeds) for name, of in found.items()}
-    best = sorted(found, key=lambda name: -means[name])
-    rows = body_rows(section(README, "## Leaderboard"))
-    assert len(rows) >= 3
-    assert rows[0][1] == "reproduced"
-    for place, (name, tier, *cells) in enumerate(rows):
-        assert name == best[place]
-        assert tier == tiers[name]
-        assert cells[:3] == score_cells(found[name], name, ("legal_accuracy", "tvd", "nll"))
-        assert cells[3] == normalized_score(found[name], means[name])
-
-
 def test_every_task_and_track_is_in_its_table() -> None:
     rows = {
         row[0]: re.findall(r"`?([a-z-]+-v\d)`?", row[2]) for row in body_rows(section(README, "## Tasks and tracks"))
@@ -138,15 +102,6 @@ def test_every_task_and_track_is_in_its_table() -> None:
     assert {track: task for task, tracks in rows.items() for track in tracks} == {
         name: load_track(name).definition.task for name in track_names()
     }
-
-
-def test_the_tables_of_architectures_are_generated() -> None:
-    """Each architecture once, with what its file says."""
-    for name, part in architectures.pages().items():
-        text = (ROOT / name).read_text(encoding="utf-8")
-        assert architectures.filled(text, part) == text, "python -m regbench.report.architectures"
-        for one in registry.entries(registry.ARCHITECTURE):
-            assert part.count(f"`{one}`") == 1
 
 
 def test_the_map_is_the_folders() -> None:

@@ -1,10 +1,11 @@
-"""Draws what probes read of six architectures, with the smaller and the larger budget, from the tables of docs/mechanisms.md.
+"""Draws what probes read of six architectures, with the smaller and the larger budget, from docs/measured.
 
 `make figures` writes probes.svg beside this file.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import re
@@ -16,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 FOLDER = Path(__file__).resolve().parent
-PAGE = FOLDER.parent / "mechanisms.md"
+SMALL, MEDIUM = (FOLDER.parent / "measured" / f"probes-{size}.csv" for size in ("small", "medium"))
 TARGETS = ("frequency-1", "frequency-2", "frequency-3", "existence-2", "existence-3", "state")
 NAMES = {
     "lstm": "LSTM",
@@ -35,20 +36,14 @@ Readings = dict[str, dict[str, list[float]]]
 
 def readings() -> tuple[Readings, Readings]:
     """What the two tables hold: that of the default track, with the untrained value behind each, and that of pfa-medium-v1."""
-    small, medium = PAGE.read_text(encoding="utf-8").split("### With a larger budget")
-    return _table(small), _table(medium)
+    return _table(SMALL), _table(MEDIUM)
 
 
-def _table(text: str) -> Readings:
-    rows = [
-        [cell.strip(" `") for cell in line.strip("| ").split(" | ")]
-        for line in text.splitlines()
-        if line.startswith("| ")
-    ]
-    head = next(row for row in rows if row[0] == "target" and "transformer" in row)
-    columns = [re.split("[`,]", name)[0] for name in head]
+def _table(path: Path) -> Readings:
+    head, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines())
+    columns = [re.split("[`,]", name.strip("`"))[0] for name in head]
     found: Readings = {}
-    for target, *cells in (row for row in rows if row[0] in TARGETS and len(row) == len(head)):
+    for target, *cells in (row for row in rows if row[0] in TARGETS):
         for column, cell in zip(columns[1:], cells, strict=True):
             name = "mamba" if column.startswith("seed") else column
             values = [float(number) for number in re.findall(r"\d\.\d+", cell)]

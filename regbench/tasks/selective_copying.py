@@ -5,11 +5,14 @@ and these are scored:
 
     . b . . a . b d .  >  b a b d
 
-The places are uniform over all sets of places, and the symbols are uniform. The task is from *Mamba* (Gu and Dao 2023,
+The symbols are uniform. By default the places are uniform over all sets of places. The task is from *Mamba* (Gu and Dao 2023,
 arXiv:2312.00752), and part of the MAD suite (Poli et al. 2024, arXiv:2403.17844).
 
-Difference from both: there a model reads blanks while it writes the copy. Here a predictor sees every earlier token, so it sees
-what it has copied already. It still has to know how far it is, as symbols repeat.
+Differences from the code of MAD:
+- There a model reads blanks while it writes the copy. Here a predictor sees every earlier token, so it sees what it has copied
+  already. It still has to know how far it is, as symbols repeat.
+- There each blank stands before a symbol that is drawn uniformly, so that gaps are nearly alike and none follows the last symbol:
+  `places="before_symbols"`. With the defaults a gap then has a standard deviation of 3.6 blanks in the place of 12.7.
 
 With `one_vector` a model sees nothing while it writes. It has to write the whole copy from one vector: its output at the token
 that begins the copy. Without blanks this is the *compression* task of the MAD suite:
@@ -17,14 +20,14 @@ that begins the copy. Without blanks this is the *compression* task of the MAD s
     b a b d  >  b a b d
 
 All architectures have the same decoder for it. `regbench.models.bottleneck` says how it differs from MAD's. Another difference:
-there the last symbol that is to be written is always the token that begins the copy.
+there 31 of 15 symbols are written, and the last one is always the token that begins the copy.
 """
 
 from __future__ import annotations
 
 import string
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import pydantic
@@ -49,12 +52,14 @@ class SelectiveCopyingParameters(task.Parameters):
         n_copied: Symbols to be copied.
         length: Tokens in an instance: the places, the token that begins the copy, and the copy.
         one_vector: Whether a model has to write the copy from one vector.
+        places: Of the symbols: anywhere, or as MAD has them, each blank before one of the symbols.
     """
 
     n_symbols: int = pydantic.Field(default=14, ge=2, le=8192)
     n_copied: int = pydantic.Field(default=16, ge=1)
     length: int = pydantic.Field(default=256, ge=3, le=65536)
     one_vector: bool = False
+    places: Literal["anywhere", "before_symbols"] = "anywhere"
 
     @property
     def n_places(self) -> int:
@@ -103,7 +108,7 @@ class SelectiveCopying(task.Task):
 
         def draw(start: int, n: int) -> NDArray[Any]:
             tokens = np.empty((n, p.length), smallest_integer_type(self.io.separator))
-            threads.share(_sample, n, splits.seed, start, p.n_symbols, p.n_copied, tokens)
+            threads.share(_sample, n, splits.seed, start, p.n_symbols, p.n_copied, p.places == "anywhere", tokens)
             return tokens
 
         tokens, _ = first_distinct(draw, "instances", first + splits.size(split), splits.test + splits.validation)
@@ -129,17 +134,27 @@ class SelectiveCopying(task.Task):
 
 
 @njit(cache=True, nogil=True)
-def _sample(begin, end, seed, start, n_symbols, n_copied, tokens):  # type: ignore[no-untyped-def]
+def _sample(begin, end, seed, start, n_symbols, n_copied, anywhere, tokens):  # type: ignore[no-untyped-def]
     """Fills tokens (N, L). Row n is number start + n of the seed's stream."""
     n_places = tokens.shape[1] - n_copied - 1
+    gaps = np.zeros(n_copied, np.int64)
     for n in range(begin, end):
         rng = stream(seed, _COPIES, start + n)
+        if not anywhere:
+            for _ in range(n_places - n_copied):
+                gaps[below(rng, n_copied)] += 1
         copied = 0
-        for t in range(n_places):  # each set of places is equally likely
-            if below(rng, n_places - t) < n_copied - copied:
+        for t in range(n_places):
+            if anywhere:  # each set of places is equally likely
+                symbol = below(rng, n_places - t) < n_copied - copied
+            else:
+                symbol = gaps[copied] == 0
+            if symbol:
                 tokens[n, t] = below(rng, n_symbols)
                 tokens[n, n_places + 1 + copied] = tokens[n, t]
                 copied += 1
             else:
                 tokens[n, t] = n_symbols
+                if not anywhere:
+                    gaps[copied] -= 1
         tokens[n, n_places] = n_symbols + 1

@@ -28,6 +28,7 @@ SPLITS = Splits(train=60, validation=10, test=30, seed=0)
         {"n_symbols": 30, "n_copied": 1, "length": 20},
         {"n_symbols": 300, "n_copied": 5, "length": 11},  # no blank
         {"n_symbols": 16, "n_copied": 6, "length": 13, "one_vector": True},
+        {"n_symbols": 4, "n_copied": 4, "length": 14, "places": "before_symbols"},
         {},
     ],
 )
@@ -67,6 +68,22 @@ def test_every_set_of_places_is_equally_likely_and_symbols_are_uniform() -> None
     np.testing.assert_allclose(share, 1 / 60, atol=5 * np.sqrt(1 / 60 / 18000))
 
 
+def test_before_symbols_each_blank_has_one_of_them() -> None:
+    """As in MAD: gaps are multinomial, and none follows the last symbol."""
+    splits = Splits(train=2000, validation=1, test=1, seed=3)
+    spread = {}
+    for places in ("anywhere", "before_symbols"):
+        task = SelectiveCopying(SelectiveCopyingParameters(places=places))
+        symbols = task.generate(splits, "train").tokens[:, : task.parameters.n_places] < 14
+        gaps = np.diff(np.nonzero(symbols)[1].reshape(-1, 16), axis=1, prepend=-1) - 1
+        spread[places] = gaps.std()
+        if places == "before_symbols":
+            assert symbols[:, -1].all()
+            np.testing.assert_allclose(gaps.mean(0), 223 / 16, atol=5 * 3.6 / 2000**0.5)
+    assert spread["before_symbols"] == pytest.approx((223 / 16 * 15 / 16) ** 0.5, rel=0.02)
+    assert spread["anywhere"] == pytest.approx(12.7, rel=0.02)
+
+
 def test_splits_share_no_instance_and_stay_when_training_grows() -> None:
     found = {s: SMALL.identities(SMALL.generate(SPLITS, s)) for s in ("train", "validation", "test")}
     held_out = found["test"] + found["validation"]
@@ -91,6 +108,7 @@ def test_the_oracle_has_every_symbol() -> None:
         ({"n_symbols": 1}, "greater than or equal to 2"),
         ({"n_copied": 0}, "greater than or equal to 1"),
         ({"n_copies": 3}, "did you mean 'n_copied'"),
+        ({"places": "end"}, "'anywhere' or 'before_symbols'"),
     ],
 )
 def test_impossible_parameters_are_refused_in_one_line(fields: dict[str, int], message: str, tmp_path: Path) -> None:
