@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from regbench.analysis.errors import FEATURES, Bin
-from regbench.report.palette import COLOURS, DARKER, MARKERS
+from regbench.report.palette import COLOURS, DARKER, MARKERS, line_look
 from regbench.report.pictures import save_picture
 from regbench.utils.arrays import FloatArray
 
@@ -125,7 +125,7 @@ def plot_probes(readings: Mapping[str, Sequence[Reading]], title: str, path: Pat
         for axes, metric in zip(frames, panels, strict=True):
             names = [one.target for one in first if one.metric == metric]
             for r, (run, every) in enumerate(readings.items()):
-                colour, marker = COLOURS[r % len(COLOURS)], MARKERS[r % len(MARKERS)]
+                colour, marker = line_look(r)
                 shift = (r - (len(readings) - 1) / 2) * 0.8 / max(3, len(readings))
                 own = [one for one in every if one.metric == metric]
                 for x, one in enumerate(own):

@@ -8,3 +8,8 @@ DASHES = ((0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)), 
 """Of dashed lines, as Matplotlib takes them. With the markers they tell lines apart in print without colour."""
 DARKER = ("#f7fbff", "#c6dbef", "#6baed6", "#2171b5", "#08306b")
 """One hue from nearly white to dark, evenly by lightness."""
+
+
+def line_look(which: int) -> tuple[str, str]:
+    """The colour and the marker of a line, by its place among all. The first 49 differ."""
+    return COLOURS[which % len(COLOURS)], MARKERS[(which + which // len(COLOURS)) % len(MARKERS)]

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from regbench.report.palette import COLOURS, DASHES, MARKERS
+from regbench.report.palette import DASHES, line_look
 from regbench.report.pictures import STYLE, save_picture
 from regbench.sweeps.grid import Group, Point, bare, shown, shown_axes
 from regbench.sweeps.state import SweepFolder
@@ -196,8 +196,7 @@ def draw_panel(
     numbers = all(map(_is_number, values))
     places = {shown(v): (v if numbers else i) for i, v in enumerate(values)}
     for curve in curves:
-        which = names.index(curve.name)
-        colour, marker = COLOURS[which % len(COLOURS)], MARKERS[which % len(MARKERS)]
+        colour, marker = line_look(names.index(curve.name))
         at = [places[shown(value)] for value in curve.values]
         frame.plot(at, [s.median for s in curve.scores], color=colour, marker=marker, label=curve.name)
         frame.fill_between(at, [s.low for s in curve.scores], [s.high for s in curve.scores], color=colour, alpha=0.15)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,8 +15,6 @@ from regbench.utils.settings import Strict
 Axes = dict[str, list[Any]]
 """Values by the name of their axis."""
 
-_EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
-"""Numbers as 1e-3, which YAML reads as text."""
 _SHORT = {"train_instances": "training.train_instances"}
 
 
@@ -105,25 +102,12 @@ def settings_of(axis: str, value: Any) -> dict[str, Any]:
 def read_sweep(path: Path) -> SweepFile:
     """The sweep in a YAML file."""
     content = read_mapping(path, "a sweep")
-    try:
-        content = _numbers(content)
-    except RecursionError:
-        raise UserError(f"{path}: a value holds itself") from None
     with explain_validation(str(path), [*SweepFile.model_fields, *Plot.model_fields, "over", "with"]):
         sweep = SweepFile(**content)
     fault = _fault(sweep)
     if fault is not None:
         raise UserError(f"{path}: {fault}")
     return sweep
-
-
-def _numbers(value: Any) -> Any:
-    """The same content, with numbers as 1e-3 read as such."""
-    if isinstance(value, dict):
-        return {key: _numbers(member) for key, member in value.items()}
-    if isinstance(value, list):
-        return [_numbers(member) for member in value]
-    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
 
 
 def _fault(sweep: SweepFile) -> str | None:

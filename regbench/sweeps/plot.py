@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from regbench.report.content import human_bytes
-from regbench.report.palette import COLOURS, MARKERS
+from regbench.report.palette import line_look
 from regbench.report.pictures import STYLE, save_picture
 from regbench.sweeps.file import Plot, names_in
 from regbench.sweeps.grid import Group, bare
@@ -20,6 +20,9 @@ from regbench.sweeps.tables import FIGURES, SPREADS, axes_of
 from regbench.utils.errors import UserError, nearest
 
 FILE = "plot.png"
+
+Point = tuple[float, float, float, float, str]
+"""x, y, the lowest and the highest seed, and what bounds a reach."""
 
 
 def require_columns(plot: Plot, groups: Sequence[Group]) -> None:
@@ -46,11 +49,11 @@ def draw_plot(path: Path, plot: Plot, lines: Sequence[Mapping[str, Any]]) -> Non
     A reach that is only bounded has an arrow: down where the smallest size already fails, up where none does.
     """
     by = [name for axis in plot.by for name in names_in(axis)]
-    panels: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+    panels: dict[str, dict[str, list[Point]]] = {}
     for line in lines:
-        if _number(line, plot.x) is not None and _number(line, plot.y) is not None:
+        if (point := _point(plot, line)) is not None:
             name = " ".join([line["architecture"], *(f"{axis}={line[axis]}" for axis in by if axis in line)])
-            panels.setdefault(line["track"], {}).setdefault(name, []).append(line)
+            panels.setdefault(line["track"], {}).setdefault(name, []).append(point)
     if not panels:
         path.unlink(missing_ok=True)
         return
@@ -59,9 +62,8 @@ def draw_plot(path: Path, plot: Plot, lines: Sequence[Mapping[str, Any]]) -> Non
         figure = Figure(figsize=(7.2 * len(panels), 5.0), layout="constrained")
         frames = figure.subplots(1, len(panels), squeeze=False)[0]
         for frame, (track, of) in zip(frames, panels.items(), strict=True):
-            for name, own in of.items():
-                which = names.index(name)
-                _draw_line(frame, plot, own, name, COLOURS[which % len(COLOURS)], MARKERS[which % len(MARKERS)])
+            for name, points in of.items():
+                _draw_line(frame, sorted(points), name, *line_look(names.index(name)))
             frame.set_title(track)
             _label(frame, plot)
         handles = {label: h for frame in frames for h, label in zip(*frame.get_legend_handles_labels(), strict=True)}
@@ -69,27 +71,22 @@ def draw_plot(path: Path, plot: Plot, lines: Sequence[Mapping[str, Any]]) -> Non
         save_picture(figure, path, 130)
 
 
-def _draw_line(frame: Axes, plot: Plot, own: list[Mapping[str, Any]], name: str, colour: str, marker: str) -> None:
-    points = sorted(_points(plot, own))
+def _draw_line(frame: Axes, points: list[Point], name: str, colour: str, marker: str) -> None:
     frame.plot([x for x, *_ in points], [y for _, y, *_ in points], color=colour, marker=marker, label=name)
     for x, y, low, high, bound in points:
         frame.plot([x, x], [low, high], color=colour, linewidth=1.0, alpha=0.6)
         if bound:
-            way = 14 if bound == ">=" else -14
-            arrow = {"arrowstyle": "->", "color": colour}
-            frame.annotate(
-                "", (x, y), xytext=(0, way), textcoords="offset points", arrowprops={**arrow, "arrowstyle": "<-"}
-            )
+            way, arrow = 14 if bound == ">=" else -14, {"arrowstyle": "<-", "color": colour}
+            frame.annotate("", (x, y), xytext=(0, way), textcoords="offset points", arrowprops=arrow)
 
 
-def _points(plot: Plot, own: list[Mapping[str, Any]]) -> Iterator[tuple[float, float, float, float, str]]:
-    """x, y, the lowest and the highest seed, and what bounds a reach."""
-    for line in own:
-        x, y = _number(line, plot.x), _number(line, plot.y)
-        if x is not None and y is not None:
-            low, high = _number(line, f"{plot.y}_low"), _number(line, f"{plot.y}_high")
-            bound = line.get("reach_bound", "") if plot.y == "reach" else ""
-            yield x, y, y if low is None else low, y if high is None else high, bound
+def _point(plot: Plot, line: Mapping[str, Any]) -> Point | None:
+    x, y = _number(line, plot.x), _number(line, plot.y)
+    if x is None or y is None:
+        return None
+    low, high = _number(line, f"{plot.y}_low"), _number(line, f"{plot.y}_high")
+    bound = line.get("reach_bound", "") if plot.y == "reach" else ""
+    return x, y, y if low is None else low, y if high is None else high, bound
 
 
 def _label(frame: Axes, plot: Plot) -> None:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from matplotlib.axes import Axes
 
+from regbench.report.palette import line_look
 from regbench.sweeps.file import Plot
 from regbench.sweeps.plot import draw_plot
 from regbench.sweeps.sweep import Sweep
@@ -61,6 +62,10 @@ def test_an_axis_over_a_parameter_of_the_task(tmp_path: Path, monkeypatch: pytes
         curves = list(csv.DictReader(file))
     assert {row["axis"] for row in curves} == {"task.n_keys"}, "a baseline has another score at each value, so no line"
     assert (folder / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_lines_are_told_apart() -> None:
+    assert len({line_look(which) for which in range(49)}) == 49
 
 
 def test_what_the_picture_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

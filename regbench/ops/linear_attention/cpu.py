@@ -1,7 +1,7 @@
 """Linear attention on the CPU.
 
 Decays that differ by key channel: Numba kernels run the recurrence itself, with the state in the nearest cache. No decay, or one
-for all channels of a head: the chunked form, which one matrix weights. Trained so it is about twice as fast.
+for all channels of a head: the chunked form, which one matrix weights. Trained so it is up to twice as fast.
 
 The forward pass of the kernels stores the state at the start of every chunk. The backward pass runs each chunk again from
 there. Sequences, each of one batch row and one head, are shared among threads.
