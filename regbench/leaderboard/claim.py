@@ -207,9 +207,9 @@ class RunFolder:
 
     @property
     def configuration(self) -> Config:
-        """The configuration without the folders of whoever ran it. A track from a file is named as in the result."""
+        """The configuration without the folders of whoever ran it. A track from a file or with changes is named by the result."""
         track, architecture = self.config.track, self.config.architecture
-        if track_file(track):
+        if track_file(track) or "?" in track:
             track = self.result.track.name
         if registry.is_file(architecture):
             architecture = PurePath(architecture).name

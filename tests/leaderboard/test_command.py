@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regbench.cli.arguments import read_settings
-from regbench.config import Config
+from regbench.config import Config, read_config
 from regbench.leaderboard.claim import RunFolder
 from regbench.leaderboard.entry import canonical, command_of
+from regbench.runner import write_config
 from regbench.utils.guard import Refused
 from tests.leaderboard.conftest import Made
 
@@ -58,6 +60,13 @@ def test_a_run_folder_gives_its_configuration_without_folders(lstm: Made, strang
     assert lstm.entry.configuration == RunFolder(lstm.run).config.model_copy(update={"track": "tiny-v1"})
     assert stranger.entry.configuration.architecture == "my_average.py"
     assert str(stranger.source) == RunFolder(stranger.run).config.architecture
+
+
+def test_changes_of_the_task_that_change_nothing_are_not_in_an_entry(lstm: Made, tmp_path: Path) -> None:
+    folder = shutil.copytree(lstm.run, tmp_path / "run")
+    config = read_config(folder / "config.yaml")
+    write_config(folder, config.model_copy(update={"track": "tiny-v1?max_states=4"}))
+    assert RunFolder(folder).configuration.track == "tiny-v1"
 
 
 @pytest.mark.parametrize("text", ["", "track: t-v1", "track: t-v1\narchitecture: lstm\nextra: 1", "a: [", "- 1"])
