@@ -19,7 +19,7 @@ for name in ("sched_getaffinity", "register_at_fork"):
 import regbench
 
 own = [module.name for module in pkgutil.walk_packages(regbench.__path__, "regbench.")]
-optional = ("triton", "flash", "fla", "mamba_ssm", "__main__", "triton_kernels")  # implementations that need a GPU's package
+optional = ("triton", "flash", "mamba_ssm", "__main__", "triton_kernels")  # implementations that need a GPU's package
 for name in own:
     if name.rpartition(".")[2] not in optional:
         importlib.import_module(name)

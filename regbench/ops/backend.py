@@ -53,9 +53,6 @@ class Implementation:
     """The types in which it rounds products no more than the inputs are rounded already. "auto" takes it for these alone. None
     for all that it takes.
     """
-    fails: str | None = None
-    """Where a function of the device is, "package.module:function". It says why the implementation cannot train there, or None.
-    """
 
     def fault(self, device: torch.device, dtype: torch.dtype | None) -> str | None:
         """Why it does not serve tensors of this type on this device, or None. No type asks nothing."""
@@ -63,9 +60,6 @@ class Implementation:
             return f"does not run on {device.type}"
         if self.requires is not None and not installed(self.requires):
             return f"needs {self.requires}: {self.install}"
-        failing: str | None = None if self.fails is None else pkgutil.resolve_name(self.fails)(device)
-        if failing is not None:
-            return failing
         if dtype is None or self.dtypes is None or dtype in self.dtypes:
             return None
         return f"takes {', '.join(map(_name, self.dtypes))}, not {_name(dtype)}"

@@ -73,7 +73,7 @@ def check_provenance(folder: Path, parts: Parts) -> None:
     )
 
 
-_PACKAGES = ("regbench", "torch", "numpy", "numba", "triton", "flash-attn", "mamba-ssm", "flash-linear-attention")
+_PACKAGES = ("regbench", "torch", "numpy", "numba", "triton", "flash-attn", "mamba-ssm")
 _FOLDER = Path(__file__).resolve().parents[1]
 _STATUS = Path("/proc/self/status")
 """Only Linux has it."""

@@ -30,7 +30,7 @@ from tests.helpers.papers_configs import CONFIGS, io_of
 
 DEVICE = "fake"
 TOKENS = TokenIO(vocab_size=9, separator=8, max_length=16, names=tuple("abcdefgh|"))
-KERNELS = ("triton", "flash-attn", "mamba-ssm", "flash-linear-attention")
+KERNELS = ("triton", "flash-attn", "mamba-ssm")
 """Forms that are kernels."""
 SMALLER: dict[str, dict[str, Any]] = {
     "cgt": {},

@@ -1,4 +1,4 @@
-"""Stand-ins on the CPU for the functions of flash-attn, mamba-ssm and flash-linear-attention that the operations call.
+"""Stand-ins on the CPU for the functions of flash-attn and mamba-ssm that the operations call.
 
 Each takes the library's layouts and types, refuses all others, and computes with plain sums.
 """
@@ -71,107 +71,8 @@ def selective_scan_fn(
     return torch.stack(out, -1)
 
 
-def chunk_gla(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    scale: float | None = None,
-    initial_state: Tensor | None = None,
-    output_final_state: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """flash-linear-attention: (B, T, H, K), V for v, log decays like q; the state (B, H, K, V) float32."""
-    assert q.dtype == k.dtype == v.dtype
-    assert q.shape == k.shape == g.shape
-    assert v.shape[:3] == q.shape[:3]
-    assert q.shape[-1] % 2 == v.shape[-1] % 2 == 0  # its backward pass in 16 bits asserts it
-    assert min(q.shape[-1], v.shape[-1]) >= 16  # narrower tiles do not compile
-    assert initial_state is None or initial_state.dtype == torch.float32
-    S = (
-        q.new_zeros(q.shape[0], *q.shape[2:], v.shape[3], dtype=torch.float32)
-        if initial_state is None
-        else initial_state
-    )
-    assert g.isfinite().all()  # it subtracts running sums
-    out, scale = [], q.shape[-1] ** -0.5 if scale is None else scale
-    for t in range(q.shape[1]):
-        S = g[:, t].float().exp()[..., None] * S + k[:, t].float()[..., None] * v[:, t].float()[..., None, :]
-        out.append(torch.einsum("bhk,bhkv->bhv", q[:, t].float() * scale, S))
-    return torch.stack(out, 1).to(v.dtype), S if output_final_state else None
-
-
-def chunk_simple_gla(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor | None = None, **others: Any
-) -> tuple[Tensor, Tensor | None]:
-    """flash-linear-attention: a log decay (B, T, H) for each head, or none."""
-    assert g is None or g.shape == q.shape[:3]
-    return chunk_gla(q, k, v, torch.zeros_like(q) if g is None else g[..., None].expand(q.shape), **others)
-
-
-def chunk_dplr_delta_rule(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    a: Tensor,
-    b: Tensor,
-    gk: Tensor,
-    scale: float | None = None,
-    initial_state: Tensor | None = None,
-    output_final_state: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """flash-linear-attention: the general delta rule, whose a reads the state before the decay. (B, T, H, K), V for v."""
-    assert q.dtype == k.dtype == v.dtype == a.dtype == b.dtype
-    assert q.shape == k.shape == a.shape == b.shape == gk.shape
-    assert min(q.shape[-1], v.shape[-1]) >= 16
-    assert all(x.is_contiguous() for x in (q, k, v, a, b, gk))
-    assert initial_state is None or initial_state.dtype == torch.float32
-    S = (
-        q.new_zeros(q.shape[0], *q.shape[2:], v.shape[3], dtype=torch.float32)
-        if initial_state is None
-        else initial_state
-    )
-    assert gk.isfinite().all()
-    out, scale = [], q.shape[-1] ** -0.5 if scale is None else scale
-    for t in range(q.shape[1]):
-        read = torch.einsum("bhk,bhkv->bhv", a[:, t].float(), S)
-        S = gk[:, t].float().exp()[..., None] * S + b[:, t].float()[..., None] * read[..., None, :]
-        S = S + k[:, t].float()[..., None] * v[:, t].float()[..., None, :]
-        out.append(torch.einsum("bhk,bhkv->bhv", q[:, t].float() * scale, S))
-    return torch.stack(out, 1).to(v.dtype), S if output_final_state else None
-
-
-def chunk_kda(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, **others: Any) -> tuple[Tensor, Tensor | None]:
-    """flash-linear-attention: the delta rule with a log decay like q; beta (B, T, H)."""
-    assert beta.shape == q.shape[:3]
-    assert beta.dtype == q.dtype
-    q, k, v, beta = (x.float() for x in (q, k, v, beta))
-    written = beta[..., None] * k
-    a, b = (k * g.float().exp()).contiguous(), -written.contiguous()
-    return chunk_dplr_delta_rule(q, written.contiguous(), v, a, b, g, **others)
-
-
-def chunk_gated_delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, **others: Any
-) -> tuple[Tensor, Tensor | None]:
-    """flash-linear-attention: a log decay (B, T, H)."""
-    assert g.shape == q.shape[:3]
-    return chunk_kda(q, k, v, g[..., None].expand(q.shape).contiguous(), beta, **others)
-
-
-def chunk_delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, **others: Any) -> tuple[Tensor, Tensor | None]:
-    """flash-linear-attention: without decay."""
-    assert q.dtype != torch.float32
-    return chunk_kda(q, k, v, torch.zeros_like(q), beta, **others)
-
-
 STAND_INS: dict[str, list[Callable[..., Any]]] = {
     "flash_attn": [flash_attn_func],
     "mamba_ssm.ops.selective_scan_interface": [selective_scan_fn],
-    "fla.ops.gla": [chunk_gla],
-    "fla.ops.simple_gla": [chunk_simple_gla],
-    "fla.ops.delta_rule": [chunk_delta_rule],
-    "fla.ops.gated_delta_rule": [chunk_gated_delta_rule],
-    "fla.ops.generalized_delta_rule": [chunk_dplr_delta_rule],
-    "fla.ops.kda": [chunk_kda],
 }
 """Of each module of a library, what stands in for it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from regbench.ops.backend import Implementation, Op, check_shapes, common_type
@@ -14,15 +13,6 @@ WIDEST = 256
 OP = Op(
     "delta_rule",
     {
-        "flash-linear-attention": Implementation(
-            "regbench.ops.delta_rule.fla:delta_rule",
-            ("cuda",),
-            requires="fla",
-            install="pip install 'regbench[flash-linear-attention]'",
-            dtypes=(torch.float16, torch.bfloat16, torch.float32),
-            exact=(torch.float16, torch.bfloat16),
-            fails="regbench.ops.linear_attention.fla:fails",
-        ),
         "cpu": Implementation("regbench.ops.delta_rule.cpu:delta_rule", ("cpu",)),
         "chunked": Implementation("regbench.ops.delta_rule.chunked:delta_rule", ("cpu", "cuda")),
         "naive": Implementation("regbench.ops.delta_rule.naive:delta_rule", ("cpu", "cuda")),

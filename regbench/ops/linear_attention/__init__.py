@@ -10,15 +10,6 @@ from regbench.ops.backend import Implementation, Op, check_shapes, common_type
 OP = Op(
     "linear_attention",
     {
-        "flash-linear-attention": Implementation(
-            "regbench.ops.linear_attention.fla:linear_attention",
-            ("cuda",),
-            requires="fla",
-            install="pip install 'regbench[flash-linear-attention]'",
-            dtypes=(torch.float16, torch.bfloat16, torch.float32),
-            exact=(torch.float16, torch.bfloat16),
-            fails="regbench.ops.linear_attention.fla:fails",
-        ),
         "cpu": Implementation("regbench.ops.linear_attention.cpu:linear_attention", ("cpu",)),
         "chunked": Implementation("regbench.ops.linear_attention.chunked:linear_attention", ("cpu", "cuda")),
         "naive": Implementation("regbench.ops.linear_attention.naive:linear_attention", ("cpu", "cuda")),

@@ -12,13 +12,6 @@ from regbench.ops.backend import Implementation, Op, check_shapes, common_type
 OP = Op(
     "wkv",
     {
-        "flash-linear-attention": Implementation(
-            "regbench.ops.wkv.fla:wkv",
-            ("cuda",),
-            requires="fla",
-            install="pip install 'regbench[flash-linear-attention]'",
-            dtypes=(torch.float32, torch.float16, torch.bfloat16),
-        ),
         "cpu": Implementation("regbench.ops.wkv.cpu:wkv", ("cpu",)),
         "chunked": Implementation("regbench.ops.wkv.chunked:wkv", ("cpu", "cuda")),
         "naive": Implementation("regbench.ops.wkv.naive:wkv", ("cpu", "cuda")),
