@@ -1,4 +1,4 @@
-"""The configuration of a run, as a YAML file: `config.yaml` in a run folder, or a user's own for `regbench run --config`."""
+"""The configuration of a run, as a YAML file: a user's own for `regbench run --config`, or that of the run folder it makes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 from pydantic_core import PydanticSerializationError
 
 from regbench.utils.errors import UserError, explain_validation
-from regbench.utils.files import read_mapping, runs_in
+from regbench.utils.files import atomic_write, explain_full_disk, read_mapping, runs_in
 from regbench.utils.folder import Folder
 from regbench.utils.guard import YAML_BYTES, Refused, parse_plain_yaml
 
@@ -122,3 +122,36 @@ def read_run(folder: Path) -> Config:
         raise UserError(f"{path}: a configuration is a mapping of fields, not {type(content).__name__}")
     with explain_validation(str(path), Config.model_fields):
         return Config(**content)
+
+
+# --- The folder of a run. ---
+
+
+def unused(out: str | Path | None, instead: str = "choose another folder") -> Path | None:
+    """The folder that the caller chose, which must hold no run. None: none was chosen."""
+    if out == "":
+        raise UserError("out is empty: it names a new folder")
+    folder = None if out is None else Path(out)
+    if folder is not None and any((folder / name).exists() for name in ("result.json", "config.yaml")):
+        raise UserError(f"{out} holds a run already; {instead}")
+    return folder
+
+
+def make_folder(base: Path) -> Path:
+    """Makes the folder `base`, or where it is there `base-2` and so on."""
+    folder, number = base, 1
+    with explain_full_disk(base):
+        base.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            try:
+                folder.mkdir()
+                return folder
+            except FileExistsError:
+                number += 1
+                folder = base.with_name(f"{base.name}-{number}")
+
+
+def write_config(folder: Path, config: Config) -> None:
+    """Writes `config.yaml`. From then on the folder holds a run that can be resumed."""
+    with atomic_write(folder / "config.yaml") as file:
+        file.write(config_text(config))

@@ -32,7 +32,6 @@ from regbench.results import ArchitectureRecord, Result
 from regbench.training.options import TrainingOptions, resolve_settings
 from regbench.utils import registry
 from regbench.utils.errors import UserError, describe_validation
-from regbench.utils.imports import sources_of
 
 _COMMIT = re.compile("[0-9a-f]{40}([0-9a-f]{24})?")
 _MOST_PARAMETERS = 10**8
@@ -159,7 +158,7 @@ def digest_at(commit: str | None, module: str) -> str | None:
         return None
 
     try:
-        found = sources_of(module, find)
+        found = registry.sources_of(module, find)
     except (SyntaxError, ValueError, RecursionError):
         return None
     return registry.digest_of([found[path] for path in sorted(found)]) if found else None

@@ -5,7 +5,7 @@ The run folder holds `config.yaml`, `result.json`, `report.html`, the pictures, 
 can be resumed.
 """
 
-from regbench.runner.folder import write_config
+from regbench.config import write_config
 from regbench.runner.score import evaluate, evaluate_language_model
 from regbench.runner.train import begin, check_seeds, resume, run, run_config, score_seed, train_seed
 

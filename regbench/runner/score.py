@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from regbench.config import unused
 from regbench.evaluation.predictions import StoredPredictions
 from regbench.report import write_report
 from regbench.results import Result
-from regbench.runner.folder import unused
 from regbench.tracks import Track, load_track
 from regbench.training.progress import Reporter
 from regbench.training.terminal import shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import shlex
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,14 +13,13 @@ from typing import Any
 import torch
 
 from regbench.checks.task import require_scored
-from regbench.config import Config, read_run
+from regbench.config import Config, make_folder, read_run, unused, write_config
 from regbench.evaluation.baselines import default_baselines, score_baselines
 from regbench.models.model import parameter_count
 from regbench.models.state_size import state_at
 from regbench.ops.backend import use_backend
 from regbench.report import write_report
 from regbench.results import ArchitectureRecord, Result, SeedRecord, Selection, read_result
-from regbench.runner.folder import new_folder, unused, write_config
 from regbench.runner.one_seed import check_begun, seed_record, train
 from regbench.runner.plan import Plan, plan_of
 from regbench.tracks import Track, track_file
@@ -220,7 +220,8 @@ def _begin(
     folder = unused(out, f"choose another --out, or go on with --resume {shlex.quote(str(out))}")
     plan = plan_of(config, reporter, track, architecture)
     require_scored(plan.track, "test")
-    return plan, folder or new_folder(plan)
+    named = Path("runs") / plan.track.name / f"{plan.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return plan, folder or make_folder(named)
 
 
 def _execute(plan: Plan, folder: Path, reporter: Reporter) -> Result:

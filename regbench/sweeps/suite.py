@@ -14,9 +14,8 @@ from pathlib import Path
 import yaml
 
 from regbench import runner
-from regbench.config import Config
+from regbench.config import Config, make_folder
 from regbench.results import Result
-from regbench.runner.folder import make_folder
 from regbench.tracks import load_track
 from regbench.tracks.suite import Suite
 from regbench.training.progress import Reporter

@@ -15,15 +15,16 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from regbench.utils.errors import Unavailable, UserError, blame, nearest
-from regbench.utils.imports import sources_of
+
+File = TypeVar("File")
 
 _CLASS = "class:"
 """Begins the name of a class that has no other name."""
@@ -218,6 +219,42 @@ def _source_in_notebook(cls: type[Any]) -> Iterator[str]:
 def source_files(cls: type[Any]) -> list[Path]:
     """The file that defines `cls` and those that it imports from its outermost package, sorted; see `sources_of`."""
     return sorted(sources_of(cls.__module__, _loaded))
+
+
+def imported_modules(content: bytes, package: str, root: str) -> set[str]:
+    """Names of the modules inside the package `root` that a file imports, with the inner packages that they are in.
+
+    A name may be no module: `from a.b import c` gives a.b and a.b.c, whatever c is. Relative imports start in `package`.
+    """
+    names = []
+    for node in ast.walk(ast.parse(content)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            with contextlib.suppress(ImportError):  # relative to nothing: such a line has not run
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                names += [f"{base}.{alias.name}" for alias in node.names]
+    parts = [name.split(".") for name in names]
+    return {".".join(own[:depth]) for own in parts if own[0] == root for depth in range(2, len(own) + 1)}
+
+
+def sources_of(module: str, find: Callable[[str], tuple[File, bytes, str] | None]) -> dict[File, bytes]:
+    """The files of a module and of the modules that it imports from its outermost package, also indirectly, with their content.
+
+    A module of an inner package brings the `__init__.py` of that package with it. `find` gives the file of a module, its content,
+    and the package that it is in; None where there is no such module.
+    """
+    found: dict[File, bytes] = {}
+    waiting, seen = [module], set()
+    while waiting:
+        name = waiting.pop()
+        source = None if name in seen else find(name)
+        seen.add(name)
+        if source is not None:
+            file, content, package = source
+            found[file] = content
+            waiting += imported_modules(content, package, module.partition(".")[0])
+    return found
 
 
 def _loaded(name: str) -> tuple[Path, bytes, str] | None:
