@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from regbench.analysis.trained import load as load
     from regbench.data.instances import Instances as Instances
     from regbench.leaderboard.table import entries as entries
+    from regbench.metrics.metric import Metric as Metric
     from regbench.models.mixer import Mixer as Mixer
     from regbench.models.mixer import Options as Options
     from regbench.models.mixer import Paper as Paper
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "UserError": "regbench.utils.errors",
+    "Metric": "regbench.metrics.metric",
     "Mixer": "regbench.models.mixer",
     "Options": "regbench.models.mixer",
     "Paper": "regbench.models.mixer",

@@ -25,7 +25,7 @@ from torch import Tensor
 from architectures.cgt.slow import SlowModel
 from papers.cgt.segments import Segments, windows
 from regbench.data.instances import Instances
-from regbench.metrics.metric import score_positions, score_vectors
+from regbench.metrics.metric import Rows, computed, score_positions
 from regbench.metrics.scores import mean_over
 from regbench.models.model import token_tensor
 from regbench.models.predictor import rows_at_once
@@ -135,7 +135,7 @@ def _scores(task: Task, out: Tensor, truth: FloatArray | None, tokens: NDArray[n
     """Every metric at every position, (B, W) each, from outputs and truth (B, W, V). Some tasks have no known truth."""
     if isinstance(task.io, VectorIO):
         assert truth is not None  # every task of vectors knows it
-        return score_vectors(out.numpy(), truth, tokens[..., -task.io.d_out :].astype(np.float64))
+        return computed(Rows(tokens[..., -task.io.d_out :].astype(np.float64), out.numpy(), truth=truth))
     return score_positions(out.softmax(-1).numpy(), truth, tokens)
 
 
@@ -176,8 +176,8 @@ def moving_average(first: Tensor, y: Tensor, rate: float) -> Tensor:
         (B, L, d).
     """
     used, now = [], first
-    for computed in y.unbind(1):
-        now = torch.lerp(now, computed, rate)
+    for each in y.unbind(1):
+        now = torch.lerp(now, each, rate)
         used.append(now)
     return torch.stack(used, dim=1)
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
-from regbench.metrics.metric import NLL_FLOOR, TokenPrediction, score_tokens
+from regbench.metrics.metric import NLL_FLOOR, Rows, TokenPrediction, computed
 from regbench.metrics.scores import mean_over
 from regbench.results import ScoreRecord
 from regbench.tasks.base import TokenIO
@@ -167,7 +167,7 @@ def sort_positions(instances: Instances, io: TokenIO) -> StatePositions:
 
 def token_scores(predicted: TokenPrediction, at: Positions) -> dict[str, FloatArray]:
     """By score the value at each position: predictions of (P,) positions -> (P,)."""
-    return score_tokens(predicted, at.tokens)
+    return computed(Rows(at.tokens, token=predicted))
 
 
 def scores_of(predicted: FloatArray, at: StatePositions) -> dict[str, FloatArray]:

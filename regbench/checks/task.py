@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from regbench.checks.contract import Check, refuse
 from regbench.data.instances import Instances
-from regbench.metrics.metric import POSITION_METRICS
+from regbench.metrics.metric import position_metrics
 from regbench.metrics.scores import by_problem, counted_positions
 from regbench.tasks.base import Splits, Task, TokenIO, VectorIO
 from regbench.tracks import SPLITS, Track
@@ -74,7 +74,7 @@ def metrics(subject: TaskSubject) -> str | None:
     if main not in task.scores:
         return f"its main_score {main!r} is none of its scores{nearest(str(main), task.scores)}"
     vectors = isinstance(task.io, VectorIO)
-    here = [m for m in POSITION_METRICS.values() if m.kind == task.io.kind]
+    here = [m for m in position_metrics(task).values() if m.kind == task.io.kind]
     fit = [m.name for m in here if task.knows_truth or not m.needs_truth]
     for name in task.scores:
         metric, _ = task.group_scores.get(name, (name, None))

@@ -1,10 +1,11 @@
-"""What a metric is: one table that scoring, checks, tables, plots and pages read, and its value at one position."""
+"""What a metric is: its formula at one position, and how it is read and drawn."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,51 @@ NLL_FLOOR = 1e-7
 
 
 @dataclass(frozen=True)
+class TokenPrediction:
+    """The part of predictions that the metrics without a truth need.
+
+    Attributes:
+        probability: (B, L), the probability of the token that is there.
+        most_likely: (B, L), the token with the highest probability. Of equal maxima it is the first.
+    """
+
+    probability: FloatArray
+    most_likely: IntArray
+
+    def __len__(self) -> int:
+        return len(self.probability)
+
+    @classmethod
+    def of(cls, predicted: FloatArray, tokens: IntArray) -> TokenPrediction:
+        """Takes the part from distributions (B, L, V) for tokens (B, L)."""
+        token = tokens.astype(np.int64)[..., None]
+        return cls(np.take_along_axis(predicted, token, -1)[..., 0], predicted.argmax(-1))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Predictions at positions of the shape S, such as (B, L), and what metrics compare them with.
+
+    Attributes:
+        targets: S, the tokens that are there; of vectors (S, D_out).
+        predicted: (S, V), distributions; of vectors (S, D_out). None where no more than `token` was kept.
+        token: The part of distributions that needs no truth. None of vectors.
+        truth: As `predicted`, the true distributions or means. None: they are unknown.
+        chance: S, the accuracy of chance. None: it was not asked for, as for `best`.
+        best: S, the best possible accuracy.
+    """
+
+    targets: NDArray[Any]
+    predicted: FloatArray | None = None
+    token: TokenPrediction | None = None
+    truth: FloatArray | None = None
+    chance: FloatArray | None = None
+    best: FloatArray | None = None
+
+
+@dataclass(frozen=True)
 class Metric:
-    """A score of predictions: how it is computed, read and drawn.
+    """A score of predictions: how it is computed, read and drawn. It is the mean of `compute` over positions.
 
     Attributes:
         name: Its key in `result.json`.
@@ -28,9 +72,10 @@ class Metric:
         higher_is_better: Whether the higher of two values is the better one.
         limits: The lowest and the highest value that one position can have.
         log_axis: Whether plots have a logarithmic axis for it.
-        over: The metric of single positions that is averaged. It differs from `name` where only a group of positions counts.
+        compute: Gives the value at each position.
+        needs: The fields of `Rows` that `compute` reads beside `targets`.
         kind: The kind of task that it is for, as `kind` of `TokenIO` and `VectorIO`.
-        needs_truth: Whether the task's true distributions (or means) are needed to compute it.
+        over: The metric whose `compute` it has. It differs from `name` where only a group of positions counts.
     """
 
     name: str
@@ -38,10 +83,19 @@ class Metric:
     meaning: str
     higher_is_better: bool
     limits: tuple[float, float]
-    log_axis: bool
-    over: str
+    compute: Callable[[Rows], FloatArray]
+    needs: tuple[str, ...] = ("predicted", "truth")
+    log_axis: bool = False
     kind: Literal["tokens", "vectors"] = "tokens"
-    needs_truth: bool = True
+    over: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "over", self.over or self.name)
+
+    @property
+    def needs_truth(self) -> bool:
+        """Whether it is for tasks that know their truth alone: of others no more than `token` is kept."""
+        return self.needs != ("token",)
 
     @property
     def arrow(self) -> str:
@@ -71,14 +125,52 @@ class Metrics(dict[str, Metric]):
         raise UserError(f"unknown score '{name}'{nearest(name, self)}")
 
 
+def _right(rows: Rows) -> FloatArray:
+    assert rows.token is not None
+    return (rows.token.most_likely == rows.targets.astype(np.int64)).astype(np.float64)
+
+
+def _nll(rows: Rows) -> FloatArray:
+    assert rows.token is not None
+    found: FloatArray = -np.log(np.maximum(rows.token.probability.astype(np.float64), NLL_FLOOR))
+    return found
+
+
+def _legal(rows: Rows) -> FloatArray:
+    assert rows.truth is not None
+    assert rows.token is not None
+    return (np.take_along_axis(rows.truth, rows.token.most_likely[..., None], -1)[..., 0] > 0).astype(np.float64)
+
+
+def _tvd(rows: Rows) -> FloatArray:
+    assert rows.predicted is not None
+    assert rows.truth is not None
+    found: FloatArray = 0.5 * np.abs(rows.predicted - rows.truth).sum(-1)
+    return found
+
+
+def _area(rows: Rows) -> FloatArray:
+    assert rows.chance is not None
+    assert rows.best is not None
+    found: FloatArray = (_legal(rows) - rows.chance) / (rows.best - rows.chance)
+    return found
+
+
+def _squared(rows: Rows, to: NDArray[Any] | None) -> FloatArray:
+    assert rows.predicted is not None
+    assert to is not None
+    found: FloatArray = ((rows.predicted - to) ** 2).mean(-1)
+    return found
+
+
 _LEGAL = Metric(
     "legal_accuracy",
     "legal accuracy",
     "Share of scored positions whose most likely symbol is one that the language allows (ICLL Eq. 10).",
     higher_is_better=True,
     limits=(0.0, 1.0),
-    log_axis=False,
-    over="legal_accuracy",
+    compute=_legal,
+    needs=("token", "truth"),
 )
 _TOKEN = Metric(
     "token_accuracy",
@@ -86,9 +178,8 @@ _TOKEN = Metric(
     "Share of scored positions whose most likely symbol is the one that was sampled.",
     higher_is_better=True,
     limits=(0.0, 1.0),
-    log_axis=False,
-    over="token_accuracy",
-    needs_truth=False,
+    compute=_right,
+    needs=("token",),
 )
 _AREA = Metric(
     "area",
@@ -96,8 +187,8 @@ _AREA = Metric(
     "Accuracy rescaled so that chance is 0 and the best possible is 1, averaged over sizes, each of which counts the same.",
     higher_is_better=True,
     limits=(-10.0, 2.0),
-    log_axis=False,
-    over="area",
+    compute=_area,
+    needs=("token", "truth", "chance", "best"),
 )
 _TVD = Metric(
     "tvd",
@@ -105,8 +196,7 @@ _TVD = Metric(
     "Total variation distance: half the L1 distance between the predicted and the true distribution (ICLL Eq. 11).",
     higher_is_better=False,
     limits=(0.0, 1.0),
-    log_axis=False,
-    over="tvd",
+    compute=_tvd,
 )
 _NLL = Metric(
     "nll",
@@ -114,9 +204,9 @@ _NLL = Metric(
     f"Negative log likelihood of the sampled symbol, in nats. Probabilities are raised to {NLL_FLOOR:g} first.",
     higher_is_better=False,
     limits=(0.0, -math.log(NLL_FLOOR)),
+    compute=_nll,
+    needs=("token",),
     log_axis=True,
-    over="nll",
-    needs_truth=False,
 )
 _MSE = Metric(
     "mse",
@@ -124,8 +214,9 @@ _MSE = Metric(
     "Mean squared difference, over components, from the vector that was sampled.",
     higher_is_better=False,
     limits=(0.0, math.inf),
+    compute=lambda rows: _squared(rows, rows.targets),
+    needs=("predicted",),
     log_axis=True,
-    over="mse",
     kind="vectors",
 )
 
@@ -195,6 +286,8 @@ METRICS = Metrics(
                 name="truth_mse",
                 label="MSE to truth",
                 meaning="Mean squared difference, over components, from the true mean.",
+                compute=lambda rows: _squared(rows, rows.truth),
+                needs=("predicted", "truth"),
                 over="truth_mse",
             ),
         )
@@ -203,32 +296,53 @@ METRICS = Metrics(
 """Every metric, and every group score of the built-in tasks, in the order in which they are shown."""
 
 POSITION_METRICS = Metrics({name: metric for name, metric in METRICS.items() if metric.over == name})
-"""What can be computed at one position: see `score_positions` and `score_vectors`."""
+"""Those with a formula of their own. The others are over groups of positions."""
 
 WITHOUT_TRUTH = tuple(name for name, metric in POSITION_METRICS.items() if not metric.needs_truth)
 """The metrics that compare a prediction with the sampled token alone."""
+
+
+def position_metrics(task: Task) -> Metrics:
+    """The built-in metrics, and those of the task's own.
+
+    Raises:
+        UserError: One of its own has the name of a built-in one, or is no metric.
+    """
+    if not isinstance(task.metrics, tuple) or not all(isinstance(metric, Metric) for metric in task.metrics):
+        raise UserError(
+            f"{type(task).__name__}: its metrics must be a tuple of regbench.Metric, not {task.metrics!r:.60}"
+        )
+    twice = next((metric.name for metric in task.metrics if metric.name in METRICS), None)
+    if twice is not None:
+        raise UserError(
+            f"{type(task).__name__}: its metric '{twice}' has the name of a built-in score: give it another name"
+        )
+    return Metrics(POSITION_METRICS | {metric.name: metric for metric in task.metrics})
 
 
 def metrics_of(task: Task) -> Metrics:
     """The scores of a task, in its order. A group score that is not built in takes all but its name from its metric.
 
     Raises:
-        UserError: A score is neither a metric nor a group score, a group score is over no metric, or a built-in score of
-            that name is better the other way.
+        UserError: A score is neither a metric nor a group score, a group score is over no metric, a built-in score of that name
+            is better the other way, or a metric of the task has the name of a built-in one.
     """
-    found = Metrics()
+    found, metrics = Metrics(), position_metrics(task)
     for name in task.scores:
         over, group = task.metric_and_group(name)
-        if over not in POSITION_METRICS:
-            known = POSITION_METRICS if group is not None else (*POSITION_METRICS, *task.group_scores)
+        if over not in metrics:
+            known = metrics if group is not None else (*metrics, *task.group_scores)
             fault = f" is over '{over}', no metric" if group is not None else " is no metric or group score"
             raise UserError(f"{type(task).__name__}: the score '{name}'{fault}{nearest(over, known)}")
-        metric = POSITION_METRICS[over]
+        metric = metrics[over]
         if name in METRICS and METRICS[name].higher_is_better != metric.higher_is_better:
             raise UserError(
                 f"{type(task).__name__}: the score '{name}' is over '{over}', but of another score of that name "
                 f"{'lower' if metric.higher_is_better else 'higher'} is better; give it another name"
             )
+        if group is None:
+            found[name] = metric
+            continue
         label, meaning = name.replace("_", " "), f"{metric.label} over the group '{group}' alone."
         if name in METRICS:
             label, meaning = METRICS[name].label, METRICS[name].meaning
@@ -236,45 +350,20 @@ def metrics_of(task: Task) -> Metrics:
     return found
 
 
-# --- Values at single positions. ---
-
-
-@dataclass(frozen=True)
-class TokenPrediction:
-    """The part of predictions that the metrics without a truth need.
-
-    Attributes:
-        probability: (B, L), the probability of the token that is there.
-        most_likely: (B, L), the token with the highest probability. Of equal maxima it is the first.
-    """
-
-    probability: FloatArray
-    most_likely: IntArray
-
-    def __len__(self) -> int:
-        return len(self.probability)
-
-    @classmethod
-    def of(cls, predicted: FloatArray, tokens: IntArray) -> TokenPrediction:
-        """Takes the part from distributions (B, L, V) for tokens (B, L)."""
-        token = tokens.astype(np.int64)[..., None]
-        return cls(np.take_along_axis(predicted, token, -1)[..., 0], predicted.argmax(-1))
-
-
-def score_tokens(prediction: TokenPrediction, tokens: IntArray) -> dict[str, FloatArray]:
-    """Computes the metrics `WITHOUT_TRUTH` at every position, each (B, L) float64. See `score_positions`."""
+def computed(rows: Rows, metrics: Iterable[Metric] = POSITION_METRICS.values()) -> dict[str, FloatArray]:
+    """By metric its value at every position, S float64: of each metric of this kind whose needs the rows have."""
+    kind = "vectors" if rows.token is None else "tokens"
     return {
-        "token_accuracy": (prediction.most_likely == tokens.astype(np.int64)).astype(np.float64),
-        "nll": -np.log(np.maximum(prediction.probability.astype(np.float64), NLL_FLOOR)),
+        metric.name: metric.compute(rows)
+        for metric in metrics
+        if metric.kind == kind and all(getattr(rows, need) is not None for need in metric.needs)
     }
 
 
 def score_positions(
     predicted: FloatArray, truth: FloatArray | None, tokens: NDArray[np.integer]
 ) -> dict[str, FloatArray]:
-    """Computes every metric of tokens at every position.
-
-    `METRICS` says what each metric is. Of equal maxima the first is the most likely token.
+    """Computes the built-in metrics of tokens at every position. Of equal maxima the first is the most likely token.
 
     Args:
         predicted: (B, L, V), predicted distributions.
@@ -284,28 +373,4 @@ def score_positions(
     Returns:
         By metric (B, L) float64.
     """
-    prediction = TokenPrediction.of(predicted, tokens)
-    without_truth = score_tokens(prediction, tokens)
-    if truth is None:
-        return without_truth
-    allowed = np.take_along_axis(truth, prediction.most_likely[..., None], -1)[..., 0] > 0
-    return {
-        "legal_accuracy": allowed.astype(np.float64),
-        "token_accuracy": without_truth["token_accuracy"],
-        "tvd": 0.5 * np.abs(predicted - truth).sum(-1),
-        "nll": without_truth["nll"],
-    }
-
-
-def score_vectors(predicted: FloatArray, truth: FloatArray, targets: FloatArray) -> dict[str, FloatArray]:
-    """Computes every metric of vectors at every position.
-
-    Args:
-        predicted: (B, L, D_out), predicted means.
-        truth: (B, L, D_out), true means.
-        targets: (B, L, D_out), the sampled vectors.
-
-    Returns:
-        By metric (B, L) float64.
-    """
-    return {"mse": ((predicted - targets) ** 2).mean(-1), "truth_mse": ((predicted - truth) ** 2).mean(-1)}
+    return computed(Rows(tokens, predicted, TokenPrediction.of(predicted, tokens), truth))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
-from regbench.metrics.metric import WITHOUT_TRUTH, TokenPrediction, score_positions, score_tokens, score_vectors
+from regbench.metrics.metric import WITHOUT_TRUTH, Rows, TokenPrediction, computed, position_metrics
 from regbench.results import BaselineRecord, Curve, ScoreRecord
 from regbench.tasks._reach import Reach
 from regbench.tasks.base import Task, VectorIO
@@ -246,11 +246,11 @@ def counted_positions(task: Task, instances: Instances) -> dict[str, NDArray[np.
     Raises:
         TypeError: The task asks for a metric that needs a truth, and does not know its truth.
     """
-    groups = task.groups(instances)
+    groups, known = task.groups(instances), position_metrics(task)
     masks = {}
     for name in task.scores:
         metric, group = task.metric_and_group(name)
-        if metric not in WITHOUT_TRUTH and not task.knows_truth:
+        if known[metric].needs_truth and not task.knows_truth:
             raise TypeError(
                 f"{type(task).__name__} asks for '{metric}', which needs the truth, but its knows_truth is False: "
                 f"without one there are {' and '.join(WITHOUT_TRUTH)}"
@@ -268,30 +268,33 @@ def _no_steps(counted: NDArray[np.bool_], steps: NDArray[np.integer[Any]], task:
 
 
 def position_scores(task: Task, instances: Instances, predicted: FloatArray | TokenPrediction) -> dict[str, FloatArray]:
-    """Every metric at every position of these instances, each (B, L) float64."""
-    io = task.io
+    """By metric that the task's scores are over its value at every position of these instances, each (B, L) float64."""
+    io, targets, known = task.io, instances.targets, position_metrics(task)
+    wanted = [known[name] for name in dict.fromkeys(task.metric_and_group(score)[0] for score in task.scores)]
     if isinstance(predicted, TokenPrediction):
         if task.knows_truth:
             raise TypeError(f"{type(task).__name__} knows its truth: it is scored on whole distributions")
         check_token_prediction(predicted, instances.scored.shape, io.vocab_size)
-        return score_tokens(predicted, instances.targets)
+        return computed(Rows(targets, token=predicted), wanted)
     if isinstance(io, VectorIO):
         check_finite(predicted, (*instances.scored.shape, io.d_out))
-        return score_vectors(predicted, task.truth(instances), instances.targets[..., -io.d_out :].astype(np.float64))
+        rows = Rows(targets[..., -io.d_out :].astype(np.float64), predicted, truth=task.truth(instances))
+        return computed(rows, wanted)
     check_distributions(predicted, (*instances.scored.shape, io.vocab_size))
-    if not task.knows_truth:
-        return score_positions(predicted, None, instances.targets)
-    truth, scored = task.truth(instances), instances.scored
+    truth = task.truth(instances) if task.knows_truth else None
+    chance, best = (task.chance(instances), task.best(instances)) if isinstance(task, Reach) else (None, None)
     # Choosing rows copies them: worth it where few are scored, as at the queries of a recall task.
-    if 2 * np.count_nonzero(scored) > scored.size:
-        values = score_positions(predicted, truth, instances.targets)
-    else:
-        rows = score_positions(predicted[scored], truth[scored], instances.targets[scored])
-        values = {metric: _spread(row, scored) for metric, row in rows.items()}
-    if isinstance(task, Reach):
-        chance, best = task.chance(instances), task.best(instances)
-        values["area"] = (values["legal_accuracy"] - chance) / (best - chance)
-    return values
+    few = 2 * np.count_nonzero(instances.scored) <= instances.scored.size
+    at = instances.scored if few else ...
+    chosen = predicted[at]
+    rows = Rows(
+        targets[at],
+        chosen,
+        TokenPrediction.of(chosen, targets[at]),
+        *(None if one is None else one[at] for one in (truth, chance, best)),
+    )
+    values = computed(rows, wanted)
+    return {name: _spread(row, instances.scored) for name, row in values.items()} if few else values
 
 
 def _spread(values: FloatArray, at: NDArray[np.bool_]) -> FloatArray:

@@ -18,7 +18,7 @@ import numpy as np
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import default_baselines
 from regbench.evaluation.predictions import Predictions, StoredPredictions, read_scored
-from regbench.metrics.metric import TokenPrediction, metrics_of, score_positions, score_tokens
+from regbench.metrics.metric import Rows, TokenPrediction, computed, metrics_of, score_positions
 from regbench.metrics.scores import score
 from regbench.models.predictor import Baseline
 from regbench.report.content import as_text, score_rows
@@ -170,7 +170,8 @@ def _text(task: Task, one: Instances, predictions: Sequence[TokenPrediction]) ->
         "tokens": [names[token] for token in one.tokens[0]],
         "switch": None if switch is None else int(switch[0]),
         "nats": [
-            [round(float(v), 2) for v in score_tokens(prediction, one.targets)["nll"][0]] for prediction in predictions
+            [round(float(v), 2) for v in computed(Rows(one.targets, token=prediction))["nll"][0]]
+            for prediction in predictions
         ],
         "best": [[names[token] for token in prediction.most_likely[0]] for prediction in predictions],
     }

@@ -120,7 +120,8 @@ class Task(ABC):
         version: A whole number. Raise it when the same seed gives other bytes, or another truth, other groups or progress. It is
             part of every fingerprint and cache key.
         main_score: The score that ranks, one of `scores`.
-        scores: Names of metrics (see `regbench.metrics.metric`) or of `group_scores`.
+        scores: Names of metrics (see `regbench.metrics.metric`), of `metrics`, or of `group_scores`.
+        metrics: Metrics of the task's own, beside the built-in ones.
         group_scores: Scores of the task's own: name -> (metric, group). Each is a metric over one of the task's `groups`.
         progress_label: What `progress` counts: the label of a curve's axis.
         knows_truth: Whether the task has a `truth`. If not, only "nll" and "token_accuracy" can be asked for, `truth` is never
@@ -136,6 +137,7 @@ class Task(ABC):
     version: ClassVar[int]
     main_score: ClassVar[str]
     scores: ClassVar[tuple[str, ...]]
+    metrics: ClassVar[tuple[Any, ...]] = ()  # of `Metric`, whose room is above this one
     group_scores: ClassVar[Mapping[str, tuple[str, str]]] = {}
     progress_label: ClassVar[str] = ""
     knows_truth: ClassVar[bool] = True

@@ -12,10 +12,12 @@ from regbench.metrics.metric import (
     METRICS,
     NLL_FLOOR,
     POSITION_METRICS,
+    Metric,
+    Rows,
     TokenPrediction,
+    computed,
     metrics_of,
     score_positions,
-    score_vectors,
 )
 from regbench.metrics.scores import (
     Scores,
@@ -198,7 +200,8 @@ def test_normalized_scores_need_both_ends() -> None:
 
 
 def test_metrics_of_vectors_by_hand() -> None:
-    got = score_vectors(np.array([[[1.0, 2.0]]]), np.array([[[1.0, 0.0]]]), np.array([[[0.0, 4.0]]]))
+    rows = Rows(np.array([[[0.0, 4.0]]]), np.array([[[1.0, 2.0]]]), truth=np.array([[[1.0, 0.0]]]))
+    got = computed(rows)
     np.testing.assert_array_equal(got["mse"], [[2.5]])
     np.testing.assert_array_equal(got["truth_mse"], [[2.0]])
 
@@ -320,6 +323,31 @@ def test_a_group_score_of_a_task_has_the_direction_and_limits_of_its_metric() ->
     assert (late.arrow, late.limits, late.log_axis) == ("↓", METRICS["nll"].limits, True)
     with pytest.raises(UserError, match="unknown score 'late_accuracy'; did you mean"):
         METRICS["late_accuracy"]  # one task's names are not another's
+
+
+def test_a_task_brings_a_metric_of_its_own() -> None:
+    """It is computed where positions are scored, also over a group of them."""
+    squares = Metric(
+        "squares", "squares", "Sum of squared probabilities.", True, (0, 1), lambda rows: (rows.predicted**2).sum(-1)
+    )
+    own = {
+        "metrics": (squares,),
+        "scores": ("squares", "late_squares"),
+        "group_scores": {"late_squares": ("squares", "late")},
+    }
+    task, instances = type("Own", (Halves,), own)(None), Halves(None).generate(Splits(1, 1, 40, 0), "test")
+    predicted = np.where(np.arange(6)[:, None] < 3, [0.5, 0.5], [0.8, 0.2]) + np.zeros((len(instances), 1, 1))
+    got = score(task, instances, [predicted]).table()
+    at = instances.scored.sum(0)
+    assert got["squares"].value == pytest.approx((at[:3].sum() * 0.5 + at[3:].sum() * 0.68) / at.sum())
+    assert got["late_squares"].value == pytest.approx(0.68)
+    assert metrics_of(task)["late_squares"].label == "late squares"
+    for metrics, message in (
+        ((METRICS["nll"],), "its metric 'nll' has the name of a built-in score"),
+        ({"squares": squares}, "its metrics must be a tuple of regbench.Metric, not {'squares'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            metrics_of(type("Own", (Halves,), own | {"metrics": metrics})(None))
 
 
 def test_the_table_of_metrics() -> None:
