@@ -8,7 +8,7 @@ ARGS ?=
 # Keep bytecode, even where the machine is set not to: pytest then compiles a test file only after a change.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test layers types pytest slow bench plot figures docs baselines freeze golden clean
+.PHONY: run test layers types pytest slow bench bench-peers plot figures docs baselines freeze golden clean
 
 run: $(INSTALLED)  ## train Mamba on pfa-small-v1 and score it
 	$(BIN)/regbench run --arch mamba $(ARGS)
@@ -33,6 +33,9 @@ slow: $(INSTALLED)  ## the tests that train for minutes
 
 bench: $(INSTALLED)  ## speed and memory, as ratios within one run
 	$(BIN)/pytest tests/benchmarks --benchmark-only -m 'not gpu' -q $(ARGS)
+
+bench-peers: $(INSTALLED)  ## a training step of each architecture against its best form in plain PyTorch
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/benchmarks/test_bench_peers.py --benchmark-only -q $(ARGS)
 
 plot: $(INSTALLED)  ## what the n-gram head costs as sequences grow: measured, then drawn in docs/figures
 	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.ngram_cost

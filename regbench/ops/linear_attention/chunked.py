@@ -20,6 +20,9 @@ from regbench.ops.backend import common_type
 CHUNK = 32
 """Positions in a chunk where decays differ by channel: a power of two, as chunks are built from halves."""
 
+SHORT = 1.2
+"""How many times more products all pairs of a short sequence may take than chunks do, measured: they need no states."""
+
 
 def linear_attention(
     q: Tensor,
@@ -31,9 +34,9 @@ def linear_attention(
     """See `regbench.ops.linear_attention.linear_attention`. It computes in float64 if a tensor has it, else in float32."""
     if log_decay is None:
         log_decay = q.new_zeros(q.shape[1])
-    state = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3]) if initial_state is None else initial_state
-    dtype = common_type(q, k, v, log_decay, state, least=torch.float32)
-    queries, keys, values, log_decay, state = (x.to(dtype) for x in (q, k, v, log_decay, state))
+    dtype = common_type(q, k, v, log_decay, initial_state, least=torch.float32)
+    queries, keys, values, log_decay = (x.to(dtype) for x in (q, k, v, log_decay))
+    state = None if initial_state is None else initial_state.to(dtype)
     # Half precision is too coarse for sums over a whole sequence.
     with torch.autocast(q.device.type, enabled=False):
         if log_decay.dim() < 4:
@@ -42,34 +45,41 @@ def linear_attention(
         else:
             queries, keys, values, log_decay = (cut(x) for x in (queries, keys, values, log_decay))
             scores, queries, keys, decay = decay_of_channels(queries, keys, log_decay)
-            states, state = _states(decay, keys.mT @ values, state)
+            added = keys.mT @ values
+            states, state = _states(decay, added, torch.zeros_like(added[:, :, 0]) if state is None else state)
             z = (scores @ values + queries @ states).flatten(2, 3)[:, :, : q.shape[2]]
     return z.to(v.dtype), state
 
 
-def reader(k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+def reader(k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor | None) -> tuple[Callable[[Tensor], Tensor], Tensor]:
     """Linear attention whose queries come later, and more than once: what does not depend on them is computed once.
 
     Args:
         k: (B, H, L, K), the keys.
         v: (B, H, L, V), the values.
         log_decay: (H,) or (B, H, L).
-        state: (B, H, K, V), before the first position.
+        state: (B, H, K, V), before the first position. None: zeros.
 
     Returns:
         The function from queries (B, H, L, K) to z (B, H, L, V), and the final state. All tensors have one type.
     """
     length, most = k.shape[2], chunk_of(k.shape[3], v.shape[3])
+    if state is None and length <= SHORT * (most + 2 * k.shape[3] * v.shape[3] / (k.shape[3] + v.shape[3])):
+        most = 2 * length  # all pairs in one chunk cost less than the states between chunks
     keys, values = cut(k, most), cut(v, most)
     if log_decay.dim() == 1:
         weights, since_start, until_end, decay = _weights_of_heads(log_decay, length, *keys.shape[2:4])
     else:
         weights, since_start, until_end, decay = _weights_of_positions(cut(log_decay[..., None], most))
-    states, state = _states(decay, (keys * until_end).mT @ values, state)
+    added = (keys * until_end).mT @ values
+    alone = state is None and added.shape[2] == 1  # a single chunk, before which there is nothing to read
+    states, state = _states(decay, added, torch.zeros_like(added[:, :, 0]) if state is None else state)
 
     def read(q: Tensor) -> Tensor:
         queries = cut(q, most)
-        z = (queries @ keys.mT * weights) @ values + queries * since_start @ states
+        z = (queries @ keys.mT * weights) @ values
+        if not alone:
+            z = z + queries * since_start @ states
         return z.flatten(2, 3)[:, :, :length]
 
     return read, state
