@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from regbench.evaluation.regression import Measurement, Outcome
+    from regbench.evaluation.regression import Measurement, RegressionOutcome
 
 FOLDER = "regbench_scores"
 DEFAULT_TRACK = "pfa-small-v1"
@@ -99,7 +99,7 @@ class RegbenchScore:
         device: str | None = None,
         level: float | None = None,
         name: str | None = None,
-    ) -> Outcome:
+    ) -> RegressionOutcome:
         """Fails the test if the score is worse than recorded, beyond the noise that `regbench.metrics.significance` states.
 
         Args:
@@ -141,7 +141,7 @@ class RegbenchScore:
             wrong = str(error)
         pytest.fail(f"regbench: {wrong}", pytrace=False)
 
-    def _compare(self, asked: _Asked) -> Outcome:
+    def _compare(self, asked: _Asked) -> RegressionOutcome:
         architecture, track_name = self._subject(asked)
         self._skip_unless_chosen(track_name)
 
@@ -242,18 +242,18 @@ class RegbenchScore:
 
     def _judge(
         self, record: Measurement | None, got: Measurement, path: Path, folder: Path, test: dict[str, Any]
-    ) -> Outcome:
-        from regbench.evaluation.regression import UPDATE, Outcome, write_record
+    ) -> RegressionOutcome:
+        from regbench.evaluation.regression import UPDATE, RegressionOutcome, write_record
         from regbench.utils.errors import UserError
 
         if record is None:
             if len(got.seeds) == 1:
                 raise UserError("one seed says nothing of the spread over seeds: record two or more, better three")
-            outcome = Outcome.of(got, got, **test)
+            outcome = RegressionOutcome.of(got, got, **test)
             write_record(path, got)
             self._report(_SAID, f"recorded {got.metric} {got.sample.mean:.4f} in {path}")
             return outcome
-        outcome = Outcome.of(record, got, **test)
+        outcome = RegressionOutcome.of(record, got, **test)
         if outcome.is_worse:
             hint = f"  {'run':10}{folder}\nIf this is meant, record it with {UPDATE}."
             pytest.fail(f"{outcome.explain()}\n{hint}", pytrace=False)

@@ -106,7 +106,7 @@ def on_exemplars(trained: Trained, track: Track) -> Trained:
     own, other = trained.track.task, track.task
     if trained.track.name == track.name:
         return trained
-    if not isinstance(own, _corpus.Task) or own.source_digest() != other.source_digest():
+    if not isinstance(own, _corpus.CorpusTask) or own.source_digest() != other.source_digest():
         raise UserError(
             f"{trained.folder} was trained on {trained.track.name}, whose tokens are not those of {track.name}"
         )

@@ -19,7 +19,7 @@ class NotApplicable(Exception):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckOutcome:
     """The result of one check: a fault, or a note where the check does not apply, or neither where it holds."""
 
     check: str
@@ -29,7 +29,7 @@ class Outcome:
     cause: BaseException | None = None
 
 
-def examine(subject: Any, checks: Iterable[Check]) -> Iterator[Outcome]:
+def examine(subject: Any, checks: Iterable[Check]) -> Iterator[CheckOutcome]:
     """Runs the checks in turn, without gradients. An exception from the subject's own code is a fault of that check."""
     for check in checks:
         fault: str | None = None
@@ -44,7 +44,7 @@ def examine(subject: Any, checks: Iterable[Check]) -> Iterator[Outcome]:
             fault, cause = str(error), error
         except (Exception, SystemExit) as error:
             fault, cause = f"it raises {blame(error)}", error
-        yield Outcome(check.__name__, fault, note, cause)
+        yield CheckOutcome(check.__name__, fault, note, cause)
 
 
 def refuse(subject: Any, checks: Iterable[Check], what: str) -> None:

@@ -2,8 +2,8 @@
 
 The record is a JSON file beside the test that asks for it, and is committed with the test. It holds the track, the settings, the
 score and the curves of each seed, and for each test instance the score summed over its positions.
-`regbench.metrics.significance` decides whether the change counts. `Outcome.explain` tells it to people, and where the two runs
-begin to differ.
+`regbench.metrics.significance` decides whether the change counts. `RegressionOutcome.explain` tells it to people, and where the
+two runs begin to differ.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def check_record(
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RegressionOutcome:
     """A measurement beside its record.
 
     Attributes:
@@ -254,7 +254,7 @@ class Outcome:
         metrics: Metrics = METRICS,
         level: float = LEVEL,
         prior: Prior | None = None,
-    ) -> Outcome:
+    ) -> RegressionOutcome:
         """Compares two measurements of one metric.
 
         Args:

@@ -47,7 +47,7 @@ CUTS = 5000
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ChallengeOutcome:
     """What came of a challenge. Without a fault the entry is verified."""
 
     findings: Findings
@@ -70,7 +70,7 @@ def challenge(
     cuts: int = CUTS,
     run_their_code: bool = False,
     announce: Callable[[str], None] = lambda _: None,
-) -> Outcome:
+) -> ChallengeOutcome:
     """Challenges an entry with the weights of its run. If nothing is wrong, the evidence is written beside the entry.
 
     Args:
@@ -90,7 +90,7 @@ def challenge(
         raise UserError(f"a challenge has {FEWEST} to {MOST:,} cuts, not {cuts}")
     findings = verify_entry(stored, track=track, run=run, costly=False)
     if findings.faults:
-        return Outcome(findings, 0)
+        return ChallengeOutcome(findings, 0)
     entry, folder = stored.entry, RunFolder(run)
     architecture = entry.result.architecture
     if not (is_built_in(architecture) or run_their_code):
@@ -119,7 +119,7 @@ def challenge(
     except Refused as error:
         findings.take("checkpoint", [str(error)])
     if findings.faults:
-        return Outcome(findings, number)
+        return ChallengeOutcome(findings, number)
     controls = [cut.sums(task, fresh, reference.batches(one, fresh)) for one in reference.controls(fresh)]
     means, expected = {}, {}
     for metric in entry.metrics:
@@ -143,7 +143,7 @@ def challenge(
             expected=expected,
         )
         add_evidence(stored, challenge=found)
-    return Outcome(findings, number, changes, means, expected)
+    return ChallengeOutcome(findings, number, changes, means, expected)
 
 
 def number_of(stored: Stored, run: RunFolder) -> int:

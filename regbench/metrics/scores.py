@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.metrics.metric import WITHOUT_TRUTH, Rows, TokenPrediction, computed, position_metrics
 from regbench.results import BaselineRecord, Curve, ScoreRecord
-from regbench.tasks._reach import Reach
+from regbench.tasks._reach import ReachTask
 from regbench.tasks.base import Task, VectorIO
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
@@ -282,7 +282,7 @@ def position_scores(task: Task, instances: Instances, predicted: FloatArray | To
         return computed(rows, wanted)
     check_distributions(predicted, (*instances.scored.shape, io.vocab_size))
     truth = task.truth(instances) if task.knows_truth else None
-    chance, best = (task.chance(instances), task.best(instances)) if isinstance(task, Reach) else (None, None)
+    chance, best = (task.chance(instances), task.best(instances)) if isinstance(task, ReachTask) else (None, None)
     # Choosing rows copies them: worth it where few are scored, as at the queries of a recall task.
     few = 2 * np.count_nonzero(instances.scored) <= instances.scored.size
     at = instances.scored if few else ...

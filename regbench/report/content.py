@@ -17,7 +17,7 @@ _COLOURS = 6
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """One predictor in a table.
 
     Attributes:
@@ -33,7 +33,7 @@ class Row:
     kind: Literal["baseline", "seed", "model"]
 
 
-def score_rows(result: Result, metrics: Metrics = METRICS) -> list[Row]:
+def score_rows(result: Result, metrics: Metrics = METRICS) -> list[ResultRow]:
     """The model among the baselines, best first by the main score. Of several seeds: each of them, and their mean.
 
     Args:
@@ -50,7 +50,8 @@ def score_rows(result: Result, metrics: Metrics = METRICS) -> list[Row]:
         rows.append((f"{name}, mean", {metric: result.score(metric) for metric in result.metrics}, "model"))
     rows.sort(key=lambda row: row[1][main].value, reverse=metrics[main].higher_is_better)
     return [
-        Row(name, scores, normalized_scores(scores, result.baselines).get(main), kind) for name, scores, kind in rows
+        ResultRow(name, scores, normalized_scores(scores, result.baselines).get(main), kind)
+        for name, scores, kind in rows
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.report.content import (
-    Row,
+    ResultRow,
     about_normalized,
     axis,
     baseline_series,
@@ -131,7 +131,7 @@ def build_report(
     )
 
 
-def _standing(result: Result, rows: Sequence[Row], main: Metric) -> str:
+def _standing(result: Result, rows: Sequence[ResultRow], main: Metric) -> str:
     """What the score is, and which predictors are next to it."""
     ranked = [row for row in rows if row.kind != "seed"]
     place = next(i for i, row in enumerate(ranked) if row.kind == "model")
@@ -150,7 +150,7 @@ def _model_names(result: Result) -> dict[str, list[str]]:
     return {"names": [f"{name}, {one}" for one in short], "short": short}
 
 
-def _series(result: Result, rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _series(result: Result, rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
     """The model first, one line a seed. Then the baselines, best first. The uniform one is hidden at first."""
     model = {
         "name": result.architecture.name,

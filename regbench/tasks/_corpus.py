@@ -130,7 +130,7 @@ class _NamedFiles(Files):
         return str(self.written)
 
 
-class Task(base.Task):
+class CorpusTask(base.Task):
     """A task whose instances are cut from documents."""
 
     main_score = "nll"

@@ -50,7 +50,7 @@ class ReachParameters(task.Parameters):
         return self
 
 
-class Reach(task.Task):
+class ReachTask(task.Task):
     """A task with an axis of sizes. `progress` gives the size that each scored position counts for, and `chance` the zero."""
 
     main_score = "area"
@@ -81,7 +81,7 @@ class Reach(task.Task):
         return super().statistics(instances) | {"scored_share": float(instances.scored.sum() / instances.n_tokens)}
 
 
-class DrawnReach(Reach):
+class DrawnReachTask(ReachTask):
     """A reach task whose instances are of kinds, such as sizes, each with a stream of its own.
 
     Attributes:

@@ -67,7 +67,7 @@ class ClassificationParameters(_corpus.SourceParameters):
         return self.excerpt + 2
 
 
-class Classification(_corpus.Task):
+class Classification(_corpus.CorpusTask):
     """Exemplars of two classes of text, then a query; see the module."""
 
     Parameters = ClassificationParameters

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances, smallest_integer_type
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
-from regbench.tasks._reach import DrawnReach, ReachParameters, Size, Sizes
+from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
 from regbench.utils import threads
 from regbench.utils.arrays import FloatArray
 
@@ -44,7 +44,7 @@ class CopyingParameters(ReachParameters):
     hidden: bool = False
 
 
-class Copying(DrawnReach):
+class Copying(DrawnReachTask):
     """Strings that have to be repeated; see the module."""
 
     Parameters = CopyingParameters
@@ -81,7 +81,7 @@ class Copying(DrawnReach):
 
 @njit(cache=True, nogil=True)
 def _fill(begin, end, seed, start, n_symbols, hidden, rows):  # type: ignore[no-untyped-def]
-    """Fills rows (N, 2, L); see `DrawnReach._draw`."""
+    """Fills rows (N, 2, L); see `DrawnReachTask._draw`."""
     size = rows.shape[2] // 2
     for n in range(begin, end):
         rng = stream(seed, _STRING, (size << 32) + start + n)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances, smallest_integer_type
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
-from regbench.tasks._reach import DrawnReach, ReachParameters, Size, Sizes
+from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
 from regbench.utils import threads
 from regbench.utils.arrays import FloatArray
 
@@ -57,7 +57,7 @@ class DistanceParameters(ReachParameters):
         return max(self.length, 2 * (size // 2 + 6 * self.n_registers + 2))
 
 
-class Distance(DrawnReach):
+class Distance(DrawnReachTask):
     """Values that have to be kept for a while; see the module."""
 
     Parameters = DistanceParameters
@@ -92,7 +92,7 @@ class Distance(DrawnReach):
 
 @njit(cache=True, nogil=True)
 def _fill(begin, end, seed, start, size, n_registers, n_values, n_noise, rows):  # type: ignore[no-untyped-def]
-    """Fills rows (N, 2, L); see `DrawnReach._draw`. A slot has two tokens, and registers take their slots one after the other."""
+    """Fills rows (N, 2, L); see `DrawnReachTask._draw`. A slot has two tokens. Registers take their slots one after the other."""
     n_slots, ignore = rows.shape[2] // 2, 2 * n_registers
     first, between = ignore + 1, size // 2
     values = np.empty(n_registers, np.int64)

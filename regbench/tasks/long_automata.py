@@ -19,7 +19,7 @@ import pydantic
 
 from regbench.data.instances import Instances
 from regbench.tasks import base as task
-from regbench.tasks._reach import Reach, ReachParameters, Size, Sizes
+from regbench.tasks._reach import ReachParameters, ReachTask, Size, Sizes
 from regbench.tasks.pfa import PFA, PFAParameters
 from regbench.utils.arrays import FloatArray, IntArray
 
@@ -50,7 +50,7 @@ class LongAutomataParameters(ReachParameters):
         return self
 
 
-class LongAutomata(Reach):
+class LongAutomata(ReachTask):
     """Strings of random automata in long contexts; see the module."""
 
     Parameters = LongAutomataParameters

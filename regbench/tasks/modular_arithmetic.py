@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances, smallest_integer_type
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
-from regbench.tasks._reach import DrawnReach, ReachParameters, Size, Sizes
+from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
 from regbench.utils import threads
 from regbench.utils.arrays import FloatArray, IntArray
 
@@ -59,7 +59,7 @@ class ModularArithmeticParameters(ReachParameters):
         return self
 
 
-class ModularArithmetic(DrawnReach):
+class ModularArithmetic(DrawnReachTask):
     """Expressions whose values are asked for; see the module."""
 
     Parameters = ModularArithmeticParameters
@@ -156,7 +156,7 @@ def _apply(operator, left, right, m):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _fill_line(begin, end, seed, start, size, m, rows):  # type: ignore[no-untyped-def]
-    """Fills rows (N, 2, L) without brackets; see `DrawnReach._draw`."""
+    """Fills rows (N, 2, L) without brackets; see `DrawnReachTask._draw`."""
     for n in range(begin, end):
         rng = stream(seed, _TERMS, (size << 32) + start + n)
         total, product = 0, 0
@@ -176,7 +176,7 @@ def _fill_line(begin, end, seed, start, size, m, rows):  # type: ignore[no-untyp
 
 @njit(cache=True, nogil=True)
 def _fill_brackets(begin, end, seed, start, size, m, rows):  # type: ignore[no-untyped-def]
-    """Fills rows (N, 2, L) with brackets, which split their numbers at a random place; see `DrawnReach._draw`."""
+    """Fills rows (N, 2, L) with brackets, which split their numbers at a random place; see `DrawnReachTask._draw`."""
     todo, values, operators = np.empty(4 * size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64)
     for n in range(begin, end):
         rng = stream(seed, _TERMS, (1 << 60) + (size << 32) + start + n)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances, smallest_integer_type
 from regbench.data.rng import below, choose, stream
 from regbench.tasks import base as task
-from regbench.tasks._reach import DrawnReach, ReachParameters, Size, Sizes
+from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
 from regbench.utils import threads
 from regbench.utils.arrays import FloatArray
 
@@ -53,7 +53,7 @@ class RecallPairsParameters(ReachParameters):
         return self
 
 
-class RecallPairs(DrawnReach):
+class RecallPairs(DrawnReachTask):
     """Values that are asked for by their keys; see the module."""
 
     Parameters = RecallPairsParameters
@@ -87,7 +87,7 @@ class RecallPairs(DrawnReach):
 
 @njit(cache=True, nogil=True)
 def _fill(begin, end, seed, start, n_pairs, n_keys, n_values, rows):  # type: ignore[no-untyped-def]
-    """Fills rows (N, 2, L); see `DrawnReach._draw`."""
+    """Fills rows (N, 2, L); see `DrawnReachTask._draw`."""
     blank, n_questions = n_keys + n_values, rows.shape[2] // 2 - n_pairs
     keys, order = np.empty(n_keys, np.int64), np.arange(n_pairs)
     for n in range(begin, end):

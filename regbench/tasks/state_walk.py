@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances, smallest_integer_type
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
-from regbench.tasks._reach import DrawnReach, ReachParameters, Size, Sizes
+from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
 from regbench.tasks.state_tracking import GROUPS, group_names, group_table
 from regbench.utils import threads
 from regbench.utils.arrays import FloatArray, IntArray
@@ -56,7 +56,7 @@ class StateWalkParameters(ReachParameters):
         return self
 
 
-class StateWalk(DrawnReach):
+class StateWalk(DrawnReachTask):
     """States of a walk through a group; see the module. Each group has an area of its own."""
 
     Parameters = StateWalkParameters
@@ -137,7 +137,7 @@ class StateWalk(DrawnReach):
 
 @njit(cache=True, nogil=True)
 def _fill(begin, end, seed, start, table, first, blank, rows):  # type: ignore[no-untyped-def]
-    """Fills rows (N, 2, L); see `DrawnReach._draw`."""
+    """Fills rows (N, 2, L); see `DrawnReachTask._draw`."""
     n_symbols = table.shape[1]
     for n in range(begin, end):
         rng, state = stream(seed, _STEPS, start + n), 0

@@ -27,7 +27,7 @@ class TextParameters(_corpus.Parameters):
     """The parameters of `text`: those of all tasks of text."""
 
 
-class Text(_corpus.Task):
+class Text(_corpus.CorpusTask):
     """A window of one document in each instance; see the module."""
 
     Parameters = TextParameters

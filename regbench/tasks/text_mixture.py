@@ -80,7 +80,7 @@ class TextMixtureParameters(_corpus.Parameters):
         return [(self.length * k // 3 - near, self.length * k // 3 + near) for k in (1, 2)]
 
 
-class TextMixture(_corpus.Task):
+class TextMixture(_corpus.CorpusTask):
     """Two or three excerpts of text in one sequence; see the module."""
 
     Parameters = TextMixtureParameters

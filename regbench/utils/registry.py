@@ -47,7 +47,7 @@ class Kind:
 
 ARCHITECTURE = Kind("architecture", "architectures", "architectures", ("Mixer", "Model"))
 BASELINE = Kind("baseline", "baselines", "baselines", ("Baseline",))
-TASK = Kind("task", "tasks", "regbench.tasks", ("Task", "Reach", "DrawnReach"))
+TASK = Kind("task", "tasks", "regbench.tasks", ("Task", "CorpusTask", "ReachTask", "DrawnReachTask"))
 KINDS = {kind.plural: kind for kind in (ARCHITECTURE, BASELINE, TASK)}
 
 

@@ -12,7 +12,7 @@ import pytest
 import regbench
 from regbench.evaluation.regression import (
     Measurement,
-    Outcome,
+    RegressionOutcome,
     SeedMeasurement,
     check_record,
     choose_metric,
@@ -169,7 +169,7 @@ def test_measuring_what_is_not_of_the_test_split(
 
 @pytest.mark.parametrize(("score", "verdict"), [(0.7, "worse"), (0.795, "the same"), (0.9, "better")])
 def test_verdicts(tiny: Track, score: float, verdict: str) -> None:
-    outcome = Outcome.of(made(tiny), made(tiny, score))
+    outcome = RegressionOutcome.of(made(tiny), made(tiny, score))
     assert outcome.verdict == verdict
     assert f"expected 0.8000, got {score:.4f}, {verdict}" in outcome.headline()
 
@@ -178,7 +178,7 @@ def test_verdicts(tiny: Track, score: float, verdict: str) -> None:
 def test_a_seed_that_collapses_does_not_excuse_itself(tiny: Track, collapsed: int) -> None:
     got = made(tiny)
     seeds = [seed.model_copy(update={"score": 0.1}) if seed.seed < collapsed else seed for seed in got.seeds]
-    outcome = Outcome.of(made(tiny), got.model_copy(update={"seeds": seeds}))
+    outcome = RegressionOutcome.of(made(tiny), got.model_copy(update={"seeds": seeds}))
     assert not outcome.change.worse, "by the mean alone it would"
     assert outcome.is_worse
     assert outcome.verdict == "worse"
@@ -186,20 +186,20 @@ def test_a_seed_that_collapses_does_not_excuse_itself(tiny: Track, collapsed: in
 
 
 def test_of_a_distance_more_is_worse(tiny: Track) -> None:
-    assert Outcome.of(made(tiny, 0.3, metric="tvd"), made(tiny, 0.4, metric="tvd")).verdict == "worse"
+    assert RegressionOutcome.of(made(tiny, 0.3, metric="tvd"), made(tiny, 0.4, metric="tvd")).verdict == "worse"
 
 
 def test_a_level_and_a_prior_of_ones_own(tiny: Track) -> None:
     pair = made(tiny), made(tiny, 0.7)
     wide = Prior(logit=True, spread=0.6, freedom=8)
-    assert Outcome.of(*pair, prior=wide).verdict == "the same"
-    assert Outcome.of(*pair, level=1e-9).verdict == "the same"
+    assert RegressionOutcome.of(*pair, prior=wide).verdict == "the same"
+    assert RegressionOutcome.of(*pair, level=1e-9).verdict == "the same"
 
 
 class TestWhereTheyPart:
     def test_the_first_evaluation_apart(self, tiny: Track) -> None:
         later = with_seeds(made(tiny), training=[(10, 2.0, 2.1), (20, 1.5, 1.7), (30, 1.2, 1.9)])
-        text = Outcome.of(made(tiny), later).training()
+        text = RegressionOutcome.of(made(tiny), later).training()
         assert text.startswith(
             "the validation loss is first apart at evaluation 2 of 3, step 20: expected 1.6000, got 1.7000, noise 0.00"
         )
@@ -207,12 +207,13 @@ class TestWhereTheyPart:
     def test_the_training_loss_may_part_first(self, tiny: Track) -> None:
         later = with_seeds(made(tiny), training=[(10, 2.5, 2.1), (20, 1.5, 1.7), (30, 1.2, 1.9)])
         assert (
-            "the training loss is first apart at evaluation 1 of 3, step 10" in Outcome.of(made(tiny), later).training()
+            "the training loss is first apart at evaluation 1 of 3, step 10"
+            in RegressionOutcome.of(made(tiny), later).training()
         )
 
     def test_less_than_the_noise_is_not_apart(self, tiny: Track) -> None:
         near = with_seeds(made(tiny), training=[(10, 2.001, 2.101), (20, 1.5, 1.601), (30, 1.2, 1.301)])
-        assert Outcome.of(made(tiny), near).training() == (
+        assert RegressionOutcome.of(made(tiny), near).training() == (
             "no loss is apart by more than the noise; the last validation loss: expected 1.3000, got 1.3010"
         )
 
@@ -225,13 +226,16 @@ class TestWhereTheyPart:
             ]
             return made(tiny, seeds=seeds)
 
-        assert "first apart at evaluation 1 of 1, step 10" in Outcome.of(spread(0.0, 2.0), spread(0.0, 2.1)).training()
-        assert "no loss is apart" in Outcome.of(spread(0.2, 2.0), spread(0.2, 2.0 + 1e-3)).training()
-        wide = Outcome.of(spread(0.2, 2.0), spread(0.2, 2.1)).training()
+        assert (
+            "first apart at evaluation 1 of 1, step 10"
+            in RegressionOutcome.of(spread(0.0, 2.0), spread(0.0, 2.1)).training()
+        )
+        assert "no loss is apart" in RegressionOutcome.of(spread(0.2, 2.0), spread(0.2, 2.0 + 1e-3)).training()
+        wide = RegressionOutcome.of(spread(0.2, 2.0), spread(0.2, 2.1)).training()
         assert "the training loss is first apart" in wide, "the training losses do not spread"
 
     def test_nothing_was_trained(self, tiny: Track) -> None:
-        assert Outcome.of(made(tiny), with_seeds(made(tiny), training=[])).training() == "nothing was trained"
+        assert RegressionOutcome.of(made(tiny), with_seeds(made(tiny), training=[])).training() == "nothing was trained"
 
     def test_seeds_are_evaluated_at_steps_of_their_own(self, tiny: Track) -> None:
         """A seed's batches are its own, and so is the step at which its tokens are half spent."""
@@ -239,19 +243,19 @@ class TestWhereTheyPart:
             s.model_copy(update={"training": [(10 + s.seed, 2.0, 2.1), (20 + s.seed, 1.5, 1.9)]})
             for s in made(tiny).seeds
         ]
-        text = Outcome.of(made(tiny), made(tiny, seeds=seeds)).training()
+        text = RegressionOutcome.of(made(tiny), made(tiny, seeds=seeds)).training()
         assert "first apart at evaluation 2 of 2, step 21: expected 1.6000, got 1.9000" in text
 
     def test_the_first_bin_apart(self, tiny: Track) -> None:
         later = with_seeds(made(tiny), by_position=[0.8, 0.6])
         assert (
-            Outcome.of(made(tiny), later)
+            RegressionOutcome.of(made(tiny), later)
             .positions()
             .startswith(
                 "the score is first apart around position 5.5 (bin 2 of 2): expected 0.8000, got 0.6000, noise 0.0"
             )
         )
-        assert Outcome.of(made(tiny), made(tiny)).positions() == "no bin is apart by more than its noise"
+        assert RegressionOutcome.of(made(tiny), made(tiny)).positions() == "no bin is apart by more than its noise"
 
     def test_a_bin_has_more_noise_of_instances_than_the_whole(self, tiny: Track) -> None:
         """Instances that move by chance: the few positions of a bin may move further than all of them."""
@@ -259,24 +263,28 @@ class TestWhereTheyPart:
         counts = tiny.instances("test").scored.sum(1)
         moved = made(tiny, instances=((0.8 + rng.normal(0, 0.2, len(counts))) * counts).tolist())
         by_position = [0.6, 0.8]  # as far as the noise of the whole would not reach
-        assert "(bin 1 of 2)" in Outcome.of(made(tiny), with_seeds(made(tiny), by_position=by_position)).positions()
-        assert "no bin" in Outcome.of(made(tiny), with_seeds(moved, by_position=by_position)).positions()
+        assert (
+            "(bin 1 of 2)"
+            in RegressionOutcome.of(made(tiny), with_seeds(made(tiny), by_position=by_position)).positions()
+        )
+        assert "no bin" in RegressionOutcome.of(made(tiny), with_seeds(moved, by_position=by_position)).positions()
 
     def test_other_bins(self, tiny: Track) -> None:
         assert (
-            Outcome.of(made(tiny), made(tiny, position=[1.0, 5.5])).positions() == "the bins are others than recorded"
+            RegressionOutcome.of(made(tiny), made(tiny, position=[1.0, 5.5])).positions()
+            == "the bins are others than recorded"
         )
 
     def test_what_else_changed(self, tiny: Track) -> None:
         now = made(tiny, source_sha256="1" * 64, environment={"torch": "2.14.0", "processor": "A", "numba": "0.60"})
-        assert Outcome.of(made(tiny), now).changed() == [
+        assert RegressionOutcome.of(made(tiny), now).changed() == [
             "the architecture's source",
             "numba from absent to 0.60",
             "torch from 2.13.0 to 2.14.0",
         ]
 
     def test_the_whole_explanation(self, tiny: Track) -> None:
-        text = Outcome.of(made(tiny), made(tiny, 0.7)).explain()
+        text = RegressionOutcome.of(made(tiny), made(tiny, 0.7)).explain()
         first, *rows = text.splitlines()
         assert first.startswith("legal_accuracy of average on tiny-v1: expected 0.8000, got 0.7000, worse (noise 0.0")
         assert [row.split()[0] for row in rows] == [

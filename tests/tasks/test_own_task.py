@@ -137,7 +137,7 @@ def test_predictions_are_not_drawn_over_other_instances(own: Path, edit: Callabl
         ),
         ("version = 1", "version = None", "Repeating of repeating.py is not a complete task: its version must be"),
         (
-            '("tvd", "nll", "token_accuracy")',
+            '("tvd", "nll", "token_accuracy", "brier")',
             '"tvd"',
             "not a complete task: its scores must be a tuple of names, not 'tvd'",
         ),

@@ -16,7 +16,7 @@ from regbench.data.instances import Instances
 from regbench.evaluation.cuts import Cuts
 from regbench.metrics.scores import score
 from regbench.models.predictor import predict_in_batches
-from regbench.tasks._reach import DrawnReach, _apportion
+from regbench.tasks._reach import DrawnReachTask, _apportion
 from regbench.tasks.base import Splits
 from regbench.tasks.copying import Copying
 from regbench.tasks.distance import Distance
@@ -28,7 +28,7 @@ from regbench.tasks.state_walk import StateWalk
 from regbench.utils.errors import UserError
 
 SPLITS = Splits(train=40, validation=12, test=24, seed=3)
-SMALL: list[tuple[type[DrawnReach], dict[str, Any]]] = [
+SMALL: list[tuple[type[DrawnReachTask], dict[str, Any]]] = [
     (RecallPairs, {"sizes": (2, 3), "beyond": (5,), "n_keys": 9, "n_values": 7, "n_questions": 7}),
     (Copying, {"sizes": (3, 6), "beyond": (9,), "n_symbols": 7}),
     (Copying, {"sizes": (3, 6), "beyond": (9,), "n_symbols": 40, "hidden": True}),
@@ -58,7 +58,7 @@ def made(cls: Any, parameters: dict[str, Any]) -> Any:
     return cls(cls.Parameters(**parameters))
 
 
-def words(task: DrawnReach, instances: Instances, row: int) -> list[tuple[str, str | None]]:
+def words(task: DrawnReachTask, instances: Instances, row: int) -> list[tuple[str, str | None]]:
     """Each token of an instance by its name, with the name of what is asked for there."""
     names, length = task.io.names, int(instances.lengths[row])
     assert (instances.tokens[row, length:] == task.io.separator).all()
@@ -161,7 +161,7 @@ READERS: dict[type, Any] = {
 
 
 @pytest.mark.parametrize(("cls", "parameters"), SMALL)
-def test_instances_are_what_the_definition_says(cls: type[DrawnReach], parameters: dict[str, Any]) -> None:
+def test_instances_are_what_the_definition_says(cls: type[DrawnReachTask], parameters: dict[str, Any]) -> None:
     task = made(cls, parameters)
     p = task.parameters
     for split in ("train", "validation", "test"):
