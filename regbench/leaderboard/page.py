@@ -15,7 +15,7 @@ from urllib.parse import quote
 from regbench.evaluation.language_models import ABOUT
 from regbench.leaderboard.entry import Entry
 from regbench.leaderboard.origin import is_built_in
-from regbench.leaderboard.overview import Overview, about, overview
+from regbench.leaderboard.overview import Cell, Overview, about, overview
 from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, TIES, Board, Row
 from regbench.leaderboard.table import as_words
 from regbench.leaderboard.tiers import TIERS, Evidence
@@ -165,27 +165,18 @@ def _machine(entry: Entry) -> str:
 
 
 def _overview(seen: Overview) -> dict[str, Any]:
-    """What the scripts draw of the overview: reaches against states, and which entries have an architecture's curves."""
-    longest = {one.track: load_track(one.track).task.io.max_length for one in seen.abilities}
+    """What the scripts draw of the overview. Curves are those of the entries that cells name."""
+
+    def drawn(cell: Cell) -> dict[str, Any]:
+        own = {"entry": cell.entry.name, "state": cell.state, "grows": cell.record.state_bytes is None}
+        return own | {"reach": {group: [reach.size, str(reach)] for group, reach in cell.reaches.items()}}
+
     return {
         "families": sorted({line.family for line in seen.lines}),
         "abilities": [{"id": o.track, "name": o.name, "unit": o.unit, "trained": o.trained} for o in seen.abilities],
         "lines": [
-            {
-                "name": line.name,
-                "family": line.family,
-                "cells": {
-                    track: {
-                        "entry": cell.row.name,
-                        "area": round(cell.area, 6),
-                        "grows": cell.record.state_bytes is None,
-                        "state": cell.record.state_after(longest[track]),
-                        "reach": {group: [reach.size, str(reach)] for group, reach in cell.reaches.items()},
-                    }
-                    for track, cell in line.cells.items()
-                },
-            }
-            for line in seen.lines
+            {"name": one.name, "family": one.family, "cells": {t: drawn(cell) for t, cell in one.cells.items()}}
+            for one in seen.lines
         ],
     }
 

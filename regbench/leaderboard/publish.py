@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pydantic
@@ -22,7 +23,7 @@ from regbench.evaluation.language_models import ABOUT, read_language_models
 from regbench.leaderboard.claim import find_reference, todays_track
 from regbench.leaderboard.entry import Entry, canonical
 from regbench.leaderboard.figures import copies
-from regbench.leaderboard.overview import Overview, overview
+from regbench.leaderboard.overview import overview
 from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, SOLVED, TIES, Board, Row, rank
 from regbench.leaderboard.spread import kept_spread
 from regbench.leaderboard.store import stored_in
@@ -167,7 +168,7 @@ def render(boards: Sequence[Board]) -> dict[str, str]:
     """The content of every generated file of the leaderboard's folder, by name."""
     tracks = [load_track(name) for name in track_names()]
     files = {"README.md": readme(boards, [track for track in tracks if track.task.knows_truth])}
-    if drawing := picture(overview(boards)):
+    if drawing := picture(boards):
         files[f"{_PICTURED}.svg"] = drawing
     for board in boards:
         files[f"{board.file_stem}.md"] = markdown(board)
@@ -285,7 +286,7 @@ def _overview(boards: Sequence[Board]) -> list[str]:
         for one in seen.abilities:
             row[f"{one.name} ({one.unit})"] = _plain(line.cells[one.track].words) if one.track in line.cells else ""
         row |= {"mean area": "" if line.mean is None else f"{line.mean:.2f}"}
-        rows.append(row | {"state": line.state, "parameters": line.parameters})
+        rows.append(row | {"state": line.state, "parameters (thousands)": line.parameters})
     sentences = "\n".join(f"- {_plain(sentence)}" for sentence in seen.sentences)
     shown = [f"![Reach in pairs against bytes of state]({_PICTURED}.svg)"] * (
         _PICTURED in {o.track for o in seen.abilities}
@@ -293,25 +294,18 @@ def _overview(boards: Sequence[Board]) -> list[str]:
     return ["## How far each architecture goes", sentences, *shown, _list(rows), seen.about] if rows else []
 
 
-def picture(seen: Overview) -> str:
+def picture(boards: Sequence[Board]) -> str:
     """Reach against bytes of state as SVG, which says what it was drawn from. Empty without entries."""
-    drawn = [one for one in seen.abilities if one.track == _PICTURED]
-    rows = []
-    for line in seen.lines if drawn else ():
-        if (cell := line.cells.get(_PICTURED)) is not None:
+    rows: list[dict[str, Any]] = []
+    for ability in overview(boards).abilities:
+        for name, cell in ability.cells.items() if ability.track == _PICTURED else ():
             found = reached([seed.curves["area"] for seed in cell.entry.result.seeds])
-            row = {
-                "track": _PICTURED,
-                "architecture": line.name,
-                "reach_low": found.low.size,
-                "reach_high": found.high.size,
-            }
-            row |= {"state": cell.record.state_after(load_track(_PICTURED).task.io.max_length)}
-            rows.append(row | {"reach": found.reach.size, "reach_bound": found.reach.bound})
+            row = {"track": _PICTURED, "architecture": name, "state": cell.state, "reach_bound": found.reach.bound}
+            rows.append(row | {"reach": found.reach.size, "reach_low": found.low.size, "reach_high": found.high.size})
     figure = draw(Plot(x="state", y="reach", log="xy"), sorted(rows, key=lambda row: -row["reach"]))
     if figure is None:
         return ""
-    figure.axes[0].set(xlabel="state at the longest context", ylabel=f"reach ({drawn[0].unit})")
+    figure.axes[0].set(xlabel="state at the longest context", ylabel="reach (pairs)")
     digest, file = hashlib.sha256(canonical(rows).encode()).hexdigest(), StringIO()
     with rc_context({"svg.hashsalt": _PICTURED}):
         figure.savefig(file, format="svg", metadata={"Date": None, "Description": f"drawn from {digest}"})

@@ -95,7 +95,7 @@ def test_a_row_is_an_architecture_with_its_options() -> None:
         "lstm",
     ], "gla has no rank"
     assert {track: cell.words for track, cell in first.cells.items()} == {RECALL: "64", STATE: "parity 8, s3 4"}
-    assert (first.state, first.largest, first.parameters) == ("12.5 KiB to 36.5 KiB", 37376, "100 k")
+    assert (first.state, first.grows, first.parameters) == ("12.5 KiB to 36.5 KiB", False, "100")
     links = {"file": "architectures/deltanet.py", "paper": "https://arxiv.org/abs/2406.06484"}
     assert (first.family, first.paper, first.links) == ("delta rule", "Yang et al. 2024", links)
     assert (rest[1].family, rest[1].paper, rest[1].links) == ("other", "", {}), "nothing of a stranger's is loaded"
@@ -173,7 +173,8 @@ def test_those_that_reach_the_same_are_level() -> None:
     assert "gla, h3 and 2 more come nearest" in recall(*rows, *more)
     below = [row(RECALL, "gla", 0.3, 1024, 0), row(RECALL, "transformer", 0.1, None, 0, rank=2)]
     assert recall(*below) == (
-        "Recall: nothing with a fixed state holds 2 pairs. Of those whose state grows, none holds 2 pairs."
+        "Recall: nothing with a fixed state passes 64 pairs, the most in training; none holds 2 pairs. Of those whose state "
+        "grows, none holds 2 pairs."
     )
     assert recall(below[1]) == "Recall: no entry has a fixed state. Of those whose state grows, none holds 2 pairs."
 
@@ -194,7 +195,7 @@ def test_what_small_states_reach_and_what_has_no_entries() -> None:
     assert small == "With a fixed state of at most 16 KiB: recall, lstm, 8 pairs in 16.0 KiB; copying, no entry."
     for boards in ([], [board(RECALL)], [board("pfa-small-v1", row(RECALL, "lstm", 0.1, 9, 8))]):
         found = overview(boards)
-        assert (found.lines, found.abilities, found.sentences) == ((), (), ())
+        assert (found.lines, found.abilities, found.sentences) == ((), (), [])
 
 
 def test_a_board_of_a_changed_track_is_not_in_it() -> None:

@@ -134,7 +134,7 @@ function scatterCharts(section, board) {
 
 /** The x axis of curves; by size it is logarithmic, and the sizes of training are shaded. */
 function sizesOf(label, trained) {
-  return { label, format: trained ? short : String, exact: (v) => v.toFixed(0), log: trained && 2, shade: trained };
+  return { label, format: trained ? (v) => v.toLocaleString("en") : String, exact: (v) => v.toFixed(0), log: trained && 2, shade: trained };
 }
 
 function curveCharts(section, board) {
@@ -181,7 +181,7 @@ function reachPicture(part) {
       const cell = line.cells[ability.id];
       const [size, words] = cell.reach[group];
       const state = cell.state === null ? "unknown" : bytes(cell.state) + (cell.grows ? ", grows" : "");
-      const facts = [["reach", `${words} ${ability.unit}`], ["area", cell.area.toFixed(3)], ["state", state], ["family", line.family]];
+      const facts = [["reach", `${words} ${ability.unit}`], ["state", state], ["family", line.family]];
       return { name: line.name, x: cell.state, y: size, err: 0, ...lookOf(line.family), hollow: cell.grows, facts };
     }),
     levels: [{ name: "trained", y: ability.trained, colour: 6, dash: "4 3" }],
@@ -224,7 +224,7 @@ function reachCurves(part) {
     const redraw = lineChart(figure.querySelector(".chart"), () => ({
       title: `${ability.name} by ${ability.unit}`,
       x: sizesOf(ability.unit, ability.trained),
-      y: { label: "accuracy: 0 chance, 1 the best possible", format: short, limits: [0, 1.02] },
+      y: { label: "accuracy: 0 chance, 1 the best possible", format: short, holds: [0, 1] },
       series: series(),
     }));
     return () => {
@@ -261,16 +261,19 @@ function overviewPart() {
     if (line) curves(line);
   };
   const showAbility = (ability) => {
-    show(`${ability.name}: reach against bytes of state; a hollow mark is a state that grows`);
+    show(`Reach against state: ${ability.name}. The state of a hollow mark grows.`);
     picture(ability);
   };
   for (const head of part.querySelectorAll("th[data-ability]")) {
     const ability = data.overview.abilities.find((one) => one.id === head.dataset.ability);
-    head.querySelector("button").addEventListener("click", () => showAbility(ability));
+    head.querySelector("button").addEventListener("click", () => {
+      showAbility(ability);
+      panel.scrollIntoView({ block: "nearest" });
+    });
   }
   for (const link of part.querySelectorAll("[data-line]")) {
     const line = data.overview.lines[Number(link.dataset.line)];
-    link.addEventListener("click", () => show(`${line.name}: accuracy by size; the sizes of training are shaded`, line));
+    link.addEventListener("click", () => show(`${line.name}: accuracy by size. The sizes of training are shaded.`, line));
   }
   const families = data.overview.families.map((one) => [one, one]);
   choice(part.querySelector("#families"), "family", "family", [["", "all families"], ...families], "", (chosen) => {
