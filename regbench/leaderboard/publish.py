@@ -263,7 +263,8 @@ def readme(boards: Sequence[Board], tracks: Sequence[Track]) -> str:
         tracks: The tracks that take entries, with or without a board.
     """
     here = {board.track: board for board in boards}
-    parts = [_INTRODUCTION, *_overview(list(here.values()))]
+    parts, found = [_INTRODUCTION], abilities(boards)
+    parts += ["## How far each architecture goes", *found, overview(boards).about] if found else []
     own = [(track, here[track.name]) for track in tracks if track.name in here]
     for head, saturated in ((_TRACKS, False), (_SOLVED, True)):
         rows = [_track_row(track, board) for track, board in own if board.saturated == saturated]
@@ -276,22 +277,28 @@ def readme(boards: Sequence[Board], tracks: Sequence[Track]) -> str:
     return "\n\n".join([*parts, _HOW_TO]) + "\n"
 
 
-def _overview(boards: Sequence[Board]) -> list[str]:
-    """How far each architecture goes, and what follows. Empty without entries on the reach tracks."""
+def abilities(boards: Sequence[Board], root: str = "..", most: int | None = None) -> list[str]:
+    """How far each architecture goes: sentences, a picture and a table. Empty without entries on the reach tracks.
+
+    Args:
+        boards: The ranked boards.
+        root: The repository, from the folder where this is read.
+        most: How many lines the table has at most.
+    """
     seen, rows = overview(boards), []
-    for line in seen.lines:
-        row = {"architecture": f"[{_plain(line.name)}](../{line.links['file']})" if line.links else _plain(line.name)}
+    for line in seen.lines[:most]:
+        row = {
+            "architecture": f"[{_plain(line.name)}]({root}/{line.links['file']})" if line.links else _plain(line.name)
+        }
         cited = f"[{line.paper}]({line.links['paper']})" if "paper" in line.links else line.paper
         row |= {"family": line.family, "paper": cited}
         for one in seen.abilities:
             row[f"{one.name} ({one.unit})"] = _plain(line.cells[one.track].words) if one.track in line.cells else ""
         row |= {"mean area": "" if line.mean is None else f"{line.mean:.2f}"}
         rows.append(row | {"state": line.state, "parameters (thousands)": line.parameters})
-    sentences = "\n".join(f"- {_plain(sentence)}" for sentence in seen.sentences)
-    shown = [f"![Reach in pairs against bytes of state]({_PICTURED}.svg)"] * (
-        _PICTURED in {o.track for o in seen.abilities}
-    )
-    return ["## How far each architecture goes", sentences, *shown, _list(rows), seen.about] if rows else []
+    drawing = f"![Reach in pairs against bytes of state]({root}/leaderboard/{_PICTURED}.svg)"
+    shown = [drawing] if any(one.track == _PICTURED for one in seen.abilities) else []
+    return ["\n".join(f"- {_plain(sentence)}" for sentence in seen.sentences), *shown, _list(rows)] if rows else []
 
 
 def picture(boards: Sequence[Board]) -> str:

@@ -111,7 +111,7 @@ def test_readme_and_picture_show_how_far_each_architecture_goes(reach_boards: li
         cells = [line.cells[one.track].words if one.track in line.cells else "" for one in found.abilities]
         assert row[3:5] == cells, "what an architecture lacks is blank"
     assert all(f"- {sentence}\n" in text for sentence in found.sentences)
-    assert "![Reach in pairs against bytes of state](recall-reach-v1.svg)" in text
+    assert "![Reach in pairs against bytes of state](../leaderboard/recall-reach-v1.svg)" in text
     picture = files["recall-reach-v1.svg"]
     assert render(reach_boards)["recall-reach-v1.svg"] == picture
     write(tmp_path, files)
