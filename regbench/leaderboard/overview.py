@@ -42,6 +42,8 @@ class Cell:
     reaches: Mapping[str, Reach]
     state: int | None
     """Bytes at the track's longest context, where they are known."""
+    behind: frozenset[str]
+    """The names of the entries that the test of the board, which is by area, finds ahead."""
 
     @property
     def record(self) -> ArchitectureRecord:
@@ -139,7 +141,11 @@ class Ability:
         names = listed(level if len(level) <= 3 else [*level[:2], f"{len(level) - 2} more"])
         fixed = [state for name in level if (state := cells[name].record.state_bytes) is not None]
         inside = f" in {_span(fixed, human_bytes)}" if fixed else ""
-        return f"{names}{one if len(level) == 1 else more}, {first.words} {self.unit}{inside}"
+        near = sum(first.entry.name not in cells[name].behind for name in cells if name not in level)
+        also = (
+            f" (by area {near} other{'s are' if near > 1 else ' is'} not significantly behind)" if near and one else ""
+        )
+        return f"{names}{one if len(level) == 1 else more}, {first.words} {self.unit}{inside}{also}"
 
 
 @dataclass(frozen=True)
@@ -191,7 +197,7 @@ def overview(boards: Sequence[Board]) -> Overview:
         for row in sorted(here[track].rows, key=lambda row: row.rank or 0):
             if row.entry is not None and row.rank:
                 state, area = row.entry.result.architecture.state_after(longest), row.scores["area"].value
-                cell = Cell(row.entry, area, reaches(row.entry.result), state)
+                cell = Cell(row.entry, area, reaches(row.entry.result), state, row.better)
                 found.setdefault(_name(row.entry), {}).setdefault(track, cell)
     counted = [track for track in ABILITIES if 2 * sum(track in cells for cells in found.values()) > len(found)]
     lines = sorted((_line(name, cells, counted) for name, cells in found.items()), key=_order)

@@ -62,7 +62,7 @@ def build_page(boards: Sequence[Board]) -> str:
     """
     seen = overview(boards)
     first = {one.track: i for i, one in enumerate(seen.abilities, -len(seen.abilities))}
-    ordered = sorted(boards, key=lambda board: (board.saturated, first.get(board.track, 0), -len(board.entries)))
+    ordered = sorted(boards, key=lambda board: (board.mark != "", first.get(board.track, 0), -len(board.entries)))
     current = {board.file_stem: board for board in ordered}
     return render_page(
         "leaderboard/templates/board.html",
@@ -172,7 +172,6 @@ def _overview(seen: Overview) -> dict[str, Any]:
         return own | {"reach": {group: [reach.size, str(reach)] for group, reach in cell.reaches.items()}}
 
     return {
-        "families": sorted({line.family for line in seen.lines}),
         "abilities": [{"id": o.track, "name": o.name, "unit": o.unit, "trained": o.trained} for o in seen.abilities],
         "lines": [
             {"name": one.name, "family": one.family, "cells": {t: drawn(cell) for t, cell in one.cells.items()}}

@@ -213,7 +213,7 @@ def markdown(board: Board) -> str:
     if {"start", "end"} <= set(anchors):
         normalized = f" The normalized score is by {main}: 0 at {anchors['start']}, 100 at {anchors['end']}."
     return (
-        f"# {board.track}\n\n{board.about}\n\n{_grid(board, 'pipe', _escape_markdown)}\n\n"
+        f"# {board.track}\n\n{f'{board.summary} {board.mark}'.strip()}\n\n{_grid(board, 'pipe', _escape_markdown)}\n\n"
         f"Entries are ranked by the mean of {main} over their seeds. Their ± is the standard error of that mean over seeds. "
         f"Baselines are in italics and have no rank. Their ± is the standard error over the {board.n_instances:,} test instances."
         f"{normalized}\n\n{TIES} {board.about_spread}\n\n{ABOUT_TIERS} {FIRST}\n{_language_models(board)}"
@@ -266,8 +266,8 @@ def readme(boards: Sequence[Board], tracks: Sequence[Track]) -> str:
     parts, found = [_INTRODUCTION], abilities(boards)
     parts += ["## How far each architecture goes", *found, overview(boards).about] if found else []
     own = [(track, here[track.name]) for track in tracks if track.name in here]
-    for head, saturated in ((_TRACKS, False), (_SOLVED, True)):
-        rows = [_track_row(track, board) for track, board in own if board.saturated == saturated]
+    for head, solved in ((_TRACKS, False), (_SOLVED, True)):
+        rows = [_track_row(track, board) for track, board in own if bool(board.mark) == solved]
         parts += [head, _list(rows)] if rows else []
     if empty := [track.name for track in tracks if track.name not in here]:
         parts.append(f"These tracks have no entries yet: {', '.join(empty)}.")
@@ -278,12 +278,9 @@ def readme(boards: Sequence[Board], tracks: Sequence[Track]) -> str:
 
 
 def abilities(boards: Sequence[Board], root: str = "..", most: int | None = None) -> list[str]:
-    """How far each architecture goes: sentences, a picture and a table. Empty without entries on the reach tracks.
+    """How far each architecture goes: sentences, a picture and a table of at most so many lines. Empty without entries.
 
-    Args:
-        boards: The ranked boards.
-        root: The repository, from the folder where this is read.
-        most: How many lines the table has at most.
+    The repository is in the folder `root`, as seen from where this is read.
     """
     seen, rows = overview(boards), []
     for line in seen.lines[:most]:

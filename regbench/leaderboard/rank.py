@@ -191,15 +191,11 @@ class Board:
         return sum(score is not None and score >= SOLVED for score in scores), len(scores)
 
     @property
-    def saturated(self) -> bool:
-        """Whether half of the entries or more solve it, so that it tells few apart. A track with an axis of sizes never is."""
+    def mark(self) -> str:
+        """How many solve it, where half of them do, so that it tells few apart. Empty of a track with an axis of sizes."""
         solved, entries = self.solved
-        return 0 < entries <= 2 * solved and self.known[self.main_score].over != "area"
-
-    @property
-    def about(self) -> str:
-        """The summary, and how many solve it where most do."""
-        return self.summary + " Solved by {} of {} entries.".format(*self.solved) * self.saturated
+        marked = 0 < entries <= 2 * solved and self.known[self.main_score].over != "area"
+        return f"Solved by {solved} of {entries} entries." * marked
 
     @property
     def about_spread(self) -> str:

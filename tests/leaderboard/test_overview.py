@@ -12,6 +12,7 @@ from regbench.leaderboard.overview import ABILITIES, Overview, overview
 from regbench.results import ArchitectureRecord, Curve, Reach
 from regbench.tracks import load_track
 from regbench.tracks.suite import load_suite
+from regbench.utils import registry
 
 RECALL, COPY, STATE = "recall-reach-v1", "copy-reach-v1", "state-reach-v1"
 UNITS = {RECALL: "pairs", COPY: "symbols", STATE: "steps"}
@@ -32,9 +33,10 @@ def row(
     *reaches: float,
     rank: int | None = 1,
     source: str | None = None,
+    better: frozenset[str] = frozenset(registry.entries(registry.ARCHITECTURE)),
     **settings: Any,
 ) -> Any:
-    """A row of a board, of one seed. Several reaches are those of parity, S3 and so on."""
+    """A row of a board, of one seed. Several reaches are those of parity, S3 and so on. All others are significantly better."""
     scores = ["area"] if len(reaches) == 1 else [f"{group}_area" for group in ("parity", "s3")[: len(reaches)]]
     curves = {"area": curve(track, reaches[0]), **{s: curve(track, r) for s, r in zip(scores, reaches, strict=True)}}
     seed = SimpleNamespace(curves=curves, reach=dict.fromkeys(curves, Reach(size=1)))
@@ -49,10 +51,12 @@ def row(
     )
     own = {key.replace("__", "."): value for key, value in settings.items()}
     entry = SimpleNamespace(
+        name=name,
         result=SimpleNamespace(architecture=record, seeds=[seed]),
         configuration=Config(track=track, architecture=name, settings=own),
     )
-    return SimpleNamespace(name=name, entry=entry, rank=rank, scores={"area": SimpleNamespace(value=area)})
+    score = {"area": SimpleNamespace(value=area)}
+    return SimpleNamespace(name=name, entry=entry, rank=rank, scores=score, better=better)
 
 
 def board(track: str, *rows: Any) -> Any:
@@ -171,6 +175,10 @@ def test_those_that_reach_the_same_are_level() -> None:
     assert recall(*rows).endswith("; gla and mamba come nearest, 32 pairs in 1.0 KiB to 2.0 KiB.")
     more = [row(RECALL, name, 0.8, 1024, 32) for name in ("h3", "lstm")]
     assert "gla, h3 and 2 more come nearest" in recall(*rows, *more)
+    noisy = row(RECALL, "mamba2", 0.7, 1024, 16, rank=3, better=frozenset({"mamba"}))
+    assert recall(rows[0], noisy).endswith(
+        "gla comes nearest, 32 pairs in 1.0 KiB (by area 1 other is not significantly behind)."
+    )
     below = [row(RECALL, "gla", 0.3, 1024, 0), row(RECALL, "transformer", 0.1, None, 0, rank=2)]
     assert recall(*below) == (
         "Recall: nothing with a fixed state passes 64 pairs, the most in training; none holds 2 pairs. Of those whose state "

@@ -128,14 +128,14 @@ def test_what_half_of_the_entries_solve_is_listed_by_itself_and_marked(board: Bo
         scored = [dataclasses.replace(row, normalized=0.985 if i < count else 0.98) for i, row in enumerate(entries)]
         return dataclasses.replace(board, track="pfa-small-v1", rows=tuple(scored))
 
-    for count, saturated in ((1, False), (2, True)):
+    for count, marked in ((1, False), (2, True)):
         one = with_solved(count)
-        assert (one.solved, one.saturated) == ((count, 4), saturated)
+        assert (one.solved, one.mark != "") == ((count, 4), marked)
         text = publish.readme([one], [load_track("pfa-small-v1")])
         assert f"| {count} of 4 " in text
-        assert ("## Solved tracks" in text, "## Tracks" in text) == (saturated, not saturated)
-        assert (f"Solved by {count} of 4 entries." in publish.markdown(one)) == saturated
-        assert (f"Solved by {count} of 4 entries." in build_page([one])) == saturated
+        assert ("## Solved tracks" in text, "## Tracks" in text) == (marked, not marked)
+        assert (f"Solved by {count} of 4 entries." in publish.markdown(one)) == marked
+        assert (f"Solved by {count} of 4 entries." in build_page([one])) == marked
 
 
 def test_the_same_entries_give_the_same_bytes(folder: Path, tiny: Track) -> None:

@@ -158,9 +158,11 @@ function curveCharts(section, board) {
 
 /* ---------- the overview ---------- */
 
+const FAMILIES = [...new Set(data.overview.lines.map((line) => line.family))].sort();
+
 /** How a family is drawn. */
 function lookOf(family) {
-  const place = data.overview.families.indexOf(family);
+  const place = FAMILIES.indexOf(family);
   return { colour: place % COLOURS, marker: MARKERS[place % MARKERS.length] };
 }
 
@@ -275,8 +277,8 @@ function overviewPart() {
     const line = data.overview.lines[Number(link.dataset.line)];
     link.addEventListener("click", () => show(`${line.name}: accuracy by size. The sizes of training are shaded.`, line));
   }
-  const families = data.overview.families.map((one) => [one, one]);
-  choice(part.querySelector("#families"), "family", "family", [["", "all families"], ...families], "", (chosen) => {
+  const families = [["", "all families"], ...FAMILIES.map((one) => [one, one])];
+  choice(part.querySelector("#families"), "family", "family", families, "", (chosen) => {
     family = chosen;
     for (const row of part.querySelectorAll("tbody tr")) row.classList.toggle("out", Boolean(family) && row.dataset.family !== family);
     picture();
