@@ -134,18 +134,18 @@ class Ability:
 
     def farthest(self, cells: Mapping[str, Cell], one: str = " goes farthest", more: str = " go farthest") -> str:
         """Which of some go farthest, how far, and in how much state if it is fixed. Those that read the same are level."""
-        first = max(cells.values(), key=lambda cell: cell.far)
-        if all(reach.bound == "<" for reach in first.reaches.values()):
-            return f"none holds {min(reach.size for reach in first.reaches.values()):,.0f} {self.unit}"
-        level = [name for name, cell in cells.items() if cell.words == first.words]
+        first = max(cells, key=lambda name: cells[name].far)
+        below = all(reach.bound == "<" for reach in cells[first].reaches.values())
+        level = [first] if below else [name for name, cell in cells.items() if cell.words == cells[first].words]
         names = listed(level if len(level) <= 3 else [*level[:2], f"{len(level) - 2} more"])
+        how = f"{names}{one if len(level) == 1 else more}, {cells[first].words} {self.unit}"
+        if below:
+            smallest = min(reach.size for reach in cells[first].reaches.values())
+            how = f"none holds {smallest:,.0f} {self.unit}, and {first} has the largest area, {cells[first].area:.2f}"
         fixed = [state for name in level if (state := cells[name].record.state_bytes) is not None]
-        inside = f" in {_span(fixed, human_bytes)}" if fixed else ""
-        near = sum(first.entry.name not in cells[name].behind for name in cells if name not in level)
-        also = (
-            f" (by area {near} other{'s are' if near > 1 else ' is'} not significantly behind)" if near and one else ""
-        )
-        return f"{names}{one if len(level) == 1 else more}, {first.words} {self.unit}{inside}{also}"
+        near = sum(cells[first].entry.name not in cells[name].behind for name in cells if name not in level)
+        also = f", with {near} more not significantly behind by area" if near and one else ""
+        return how + (f" in {_span(fixed, human_bytes)}" if fixed else "") + also
 
 
 @dataclass(frozen=True)
@@ -176,15 +176,13 @@ class Overview:
     @property
     def about(self) -> str:
         """What a cell, a row and the order are."""
-        counted = (
-            f"the tracks that more than half of the rows have: {listed(self.counted)}" if self.counted else "no track"
-        )
         return (
             "A cell is the reach of the best ranked entry: the largest size up to which the accuracy, rescaled so that chance is "
             "0 and the best possible is 1, stays at 0.9 or more (median over seeds). The area is the mean of this accuracy over "
-            f"all tested sizes. The order is by the mean area over {counted}. Rows that lack one of these come last. A row is an "
-            "architecture with its options. Heads and training options were chosen for each track on its validation split, so "
-            "state and parameters can differ between tracks. A state that grows is given after 1,024 tokens."
+            "all tested sizes. The order is by the mean area over the tracks that more than half of the rows have "
+            f"({listed(self.counted) or 'none'}). Rows that lack one of these come last. A row is an architecture with its "
+            "options. Heads and training options were chosen for each track on its validation split, so state and parameters "
+            "can differ between tracks. A state that grows is given after 1,024 tokens."
         )
 
 

@@ -263,8 +263,8 @@ def readme(boards: Sequence[Board], tracks: Sequence[Track]) -> str:
         tracks: The tracks that take entries, with or without a board.
     """
     here = {board.track: board for board in boards}
-    parts, found = [_INTRODUCTION], abilities(boards)
-    parts += ["## How far each architecture goes", *found, overview(boards).about] if found else []
+    found = abilities(boards)
+    parts = [_INTRODUCTION, "## How far each architecture goes", *found] if found else [_INTRODUCTION]
     own = [(track, here[track.name]) for track in tracks if track.name in here]
     for head, solved in ((_TRACKS, False), (_SOLVED, True)):
         rows = [_track_row(track, board) for track, board in own if bool(board.mark) == solved]
@@ -278,24 +278,24 @@ def readme(boards: Sequence[Board], tracks: Sequence[Track]) -> str:
 
 
 def abilities(boards: Sequence[Board], root: str = "..", most: int | None = None) -> list[str]:
-    """How far each architecture goes: sentences, a picture and a table of at most so many lines. Empty without entries.
+    """How far each architecture goes: sentences, a picture, a table of at most so many lines, and what it shows.
 
     The repository is in the folder `root`, as seen from where this is read.
     """
     seen, rows = overview(boards), []
     for line in seen.lines[:most]:
-        row = {
-            "architecture": f"[{_plain(line.name)}]({root}/{line.links['file']})" if line.links else _plain(line.name)
-        }
-        cited = f"[{line.paper}]({line.links['paper']})" if "paper" in line.links else line.paper
-        row |= {"family": line.family, "paper": cited}
+        name, links = _plain(line.name), line.links
+        row = {"architecture": f"[{name}]({root}/{links['file']})" if links else name, "family": line.family}
+        row["paper"] = f"[{line.paper}]({links['paper']})" if "paper" in links else line.paper
         for one in seen.abilities:
-            row[f"{one.name} ({one.unit})"] = _plain(line.cells[one.track].words) if one.track in line.cells else ""
+            cell = line.cells.get(one.track)
+            row[f"{one.name} ({one.unit})"] = "" if cell is None else _plain(f"{cell.words} ({cell.area:.2f})")
         row |= {"mean area": "" if line.mean is None else f"{line.mean:.2f}"}
         rows.append(row | {"state": line.state, "parameters (thousands)": line.parameters})
     drawing = f"![Reach in pairs against bytes of state]({root}/leaderboard/{_PICTURED}.svg)"
     shown = [drawing] if any(one.track == _PICTURED for one in seen.abilities) else []
-    return ["\n".join(f"- {_plain(sentence)}" for sentence in seen.sentences), *shown, _list(rows)] if rows else []
+    sentences = "\n".join(f"- {_plain(sentence)}" for sentence in seen.sentences)
+    return [sentences, *shown, _list(rows), f"{seen.about} The area is in brackets."] if rows else []
 
 
 def picture(boards: Sequence[Board]) -> str:

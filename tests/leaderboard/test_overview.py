@@ -138,7 +138,7 @@ def test_the_order_is_by_the_tracks_of_more_than_half_and_what_lacks_one_comes_l
     assert means[:3] == [pytest.approx(mean) for mean in (0.55, 0.55, 0.5)]
     assert means[3] is None
     assert found.counted == ("recall", "copying")
-    assert "more than half of the rows have: recall and copying." in found.about
+    assert "more than half of the rows have (recall and copying)." in found.about
     mamba = found.lines[3]
     assert set(mamba.cells) == {RECALL}, "the other cells are blank"
 
@@ -177,14 +177,19 @@ def test_those_that_reach_the_same_are_level() -> None:
     assert "gla, h3 and 2 more come nearest" in recall(*rows, *more)
     noisy = row(RECALL, "mamba2", 0.7, 1024, 16, rank=3, better=frozenset({"mamba"}))
     assert recall(rows[0], noisy).endswith(
-        "gla comes nearest, 32 pairs in 1.0 KiB (by area 1 other is not significantly behind)."
+        "gla comes nearest, 32 pairs in 1.0 KiB, with 1 more not significantly behind by area."
     )
-    below = [row(RECALL, "gla", 0.3, 1024, 0), row(RECALL, "transformer", 0.1, None, 0, rank=2)]
+    below = [
+        row(RECALL, "gla", 0.3, 1024, 0),
+        row(RECALL, "lstm", 0.4, 1024, 0),
+        row(RECALL, "transformer", 0.1, None, 0),
+    ]
+    grows = "Of those whose state grows, none holds 2 pairs, and transformer has the largest area, 0.10."
     assert recall(*below) == (
-        "Recall: nothing with a fixed state passes 64 pairs, the most in training; none holds 2 pairs. Of those whose state "
-        "grows, none holds 2 pairs."
+        "Recall: nothing with a fixed state passes 64 pairs, the most in training; none holds 2 pairs, and lstm has the "
+        f"largest area, 0.40 in 1.0 KiB. {grows}"
     )
-    assert recall(below[1]) == "Recall: no entry has a fixed state. Of those whose state grows, none holds 2 pairs."
+    assert recall(below[2]) == f"Recall: no entry has a fixed state. {grows}"
 
 
 def test_a_track_of_groups_is_passed_where_every_group_is() -> None:

@@ -108,8 +108,9 @@ def test_readme_and_picture_show_how_far_each_architecture_goes(reach_boards: li
     for row, line in zip(rows[1:], found.lines, strict=True):
         assert row[0].endswith(f"(../{line.links['file']})")
         assert (ROOT / line.links["file"]).is_file()
-        cells = [line.cells[one.track].words if one.track in line.cells else "" for one in found.abilities]
-        assert row[3:5] == cells, "what an architecture lacks is blank"
+        cells = [line.cells.get(one.track) for one in found.abilities]
+        words = [f"{cell.words} ({cell.area:.2f})" if cell else "" for cell in cells]
+        assert row[3:5] == words, "what an architecture lacks is blank"
     assert all(f"- {sentence}\n" in text for sentence in found.sentences)
     assert "![Reach in pairs against bytes of state](../leaderboard/recall-reach-v1.svg)" in text
     picture = files["recall-reach-v1.svg"]
