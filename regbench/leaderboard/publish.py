@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import pandas as pd
@@ -293,7 +294,7 @@ def abilities(boards: Sequence[Board], root: str = "..", most: int | None = None
         row |= {"mean area": "" if line.mean is None else f"{line.mean:.2f}"}
         rows.append(row | {"state": line.state, "parameters (thousands)": line.parameters})
     drawing = f"![Reach in pairs against bytes of state]({root}/leaderboard/{_PICTURED}.svg)"
-    shown = [drawing] if any(one.track == _PICTURED for one in seen.abilities) else []
+    shown = [drawing] if any(line.cells[_PICTURED].state for line in seen.lines if _PICTURED in line.cells) else []
     sentences = "\n".join(f"- {_plain(sentence)}" for sentence in seen.sentences)
     return [sentences, *shown, _list(rows), f"{seen.about} The area is in brackets."] if rows else []
 
@@ -301,14 +302,16 @@ def abilities(boards: Sequence[Board], root: str = "..", most: int | None = None
 def picture(boards: Sequence[Board]) -> str:
     """Reach against bytes of state as SVG, which says what it was drawn from. Empty without entries."""
     rows: list[dict[str, Any]] = []
-    for ability in overview(boards).abilities:
-        for name, cell in ability.cells.items() if ability.track == _PICTURED else ():
+    for line in overview(boards).lines:
+        if (cell := line.cells.get(_PICTURED)) is not None:
             found = reached([seed.curves["area"] for seed in cell.entry.result.seeds])
-            row = {"track": _PICTURED, "architecture": name, "state": cell.state, "reach_bound": found.reach.bound}
-            rows.append(row | {"reach": found.reach.size, "reach_low": found.low.size, "reach_high": found.high.size})
+            row: dict[str, Any] = {"track": _PICTURED, "architecture": fill(line.name, 40), "state": cell.state}
+            row |= {"reach": found.reach.size, "reach_bound": found.reach.bound}
+            rows.append(row | {"reach_low": found.low.size, "reach_high": found.high.size})
     figure = draw(Plot(x="state", y="reach", log="xy"), sorted(rows, key=lambda row: -row["reach"]))
     if figure is None:
         return ""
+    figure.set_figwidth(9.0)  # long names stand beside the frame
     figure.axes[0].set(xlabel="state at the longest context", ylabel="reach (pairs)")
     digest, file = hashlib.sha256(canonical(rows).encode()).hexdigest(), StringIO()
     with rc_context({"svg.hashsalt": _PICTURED}):

@@ -57,10 +57,8 @@ def reach_of(task: Task, curves: Mapping[str, Curve]) -> dict[str, Reach] | None
 
 def reaches(result: Result) -> dict[str, Reach]:
     """The reach of each group of sizes, the median over seeds; of one without a name where the track has no groups."""
-    return {
-        group: _median([Reach.of(curve.position, curve.value) for curve in curves])
-        for group, curves in _groups(result).items()
-    }
+    found = _groups(result).items()
+    return {group: _median([Reach.of(one.position, one.value) for one in curves]) for group, curves in found}
 
 
 def reach_words(result: Result) -> str:
@@ -75,12 +73,8 @@ def _groups(result: Result) -> dict[str, list[Curve]]:
     """By group the curves of the seeds by size. The groups stand in the place of their mean."""
     scores = list(result.seeds[0].reach or ())
     shown = [one for one in scores if one != "area"] or scores
-    return {
-        "" if score == "area" else score.removesuffix("_area").replace("_", "-"): [
-            s.curves[score] for s in result.seeds
-        ]
-        for score in shown
-    }
+    names = {score: "" if score == "area" else score.removesuffix("_area").replace("_", "-") for score in shown}
+    return {name: [seed.curves[score] for seed in result.seeds] for score, name in names.items()}
 
 
 def tokens_to_learn(training: Sequence[CheckpointRecord]) -> int:

@@ -67,7 +67,8 @@ def picture(plot: Plot, lines: Sequence[Mapping[str, Any]]) -> Figure | None:
         return None
     names = list(dict.fromkeys(name for of in panels.values() for name in of))
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(7.2 * len(panels), max(5.0, 0.6 + 0.165 * len(names))), layout="constrained")
+        tall = max(5.0, 0.6 + 0.165 * sum(len(name.splitlines()) for name in names))
+        figure = Figure(figsize=(7.2 * len(panels), tall), layout="constrained")
         frames = figure.subplots(1, len(panels), squeeze=False)[0]
         for frame, (track, of) in zip(frames, panels.items(), strict=True):
             for name, points in of.items():
