@@ -53,6 +53,8 @@ docs: $(INSTALLED)  ## build the site of docs/ in site/, with the leaderboard as
 	$(BIN)/regbench leaderboard --page site/leaderboard.html
 	$(BIN)/python -c 'import regbench; regbench.entries().to_parquet("site/entries.parquet", index=False)'
 	cp leaderboard/RULES.md leaderboard/*-v*.md leaderboard/*-v*.csv leaderboard/*-v*.tex site/
+	find leaderboard/entries -name '*.py.txt' -exec cp {} site/ ';'
+	tar cf - architectures/*.py architectures/*/*.py | tar xf - -C site
 
 TRACKS := pfa-small-v1 pfa-v1 pfa-reference-v1
 baselines: $(INSTALLED)  ## score the baselines and measure what time buys Bayes, into baselines/README.md: 25 minutes of a core

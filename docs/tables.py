@@ -15,6 +15,9 @@ from statistics import fmean
 
 import pandas as pd
 
+from regbench.leaderboard.overview import ABILITIES
+from regbench.leaderboard.publish import abilities
+from regbench.leaderboard.rank import rank
 from regbench.leaderboard.store import stored_in
 from regbench.leaderboard.tiers import read_evidence
 from regbench.metrics.metric import METRICS
@@ -224,21 +227,11 @@ def first_run() -> str:
     return markdown(["predictor", *(METRICS[metric].heading for metric in PFA), "normalized score"], rows)
 
 
-def top_of_the_board() -> str:
-    """The five highest means of `pfa-medium-v1`, with what stands behind each."""
-    track, metrics = "pfa-medium-v1", ("legal_accuracy", "tvd", "nll")
-    tiers = {one.entry.name: read_evidence(one).tier for one in stored_in(ENTRIES / track)}
-    best = sorted(tiers, key=lambda name: -main_score(track, name))[:5]
-    rows = (
-        [
-            name,
-            tiers[name],
-            *scores(entries(track)[name], metrics),
-            normalized(entries(track)[name], main_score(track, name)),
-        ]
-        for name in best
-    )
-    return markdown(["entry", "tier", *(METRICS[metric].heading for metric in metrics), "normalized score"], rows)
+def reach() -> str:
+    """How far each architecture goes: sentences, the picture, and the first lines of the table."""
+    stored = [one for track in ABILITIES for one in stored_in(ENTRIES / track)]
+    evidence = {one.entry.digest: read_evidence(one) for one in stored}
+    return "\n\n".join(abilities(rank([one.entry for one in stored], evidence=evidence), ".", most=10))
 
 
 def normalized(result: Result, value: float) -> str:
@@ -291,7 +284,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "ngram-heads": ngram_heads,
     "instances": instances,
     "first-run": first_run,
-    "top": top_of_the_board,
+    "reach": reach,
     "architectures": architectures,
     "families": families,
 }

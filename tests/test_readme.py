@@ -26,7 +26,9 @@ METRICS = ("legal_accuracy", "token_accuracy", "tvd", "nll")
 
 
 def test_it_is_one_page() -> None:
-    assert len(README.splitlines()) <= 160
+    """Without its generated tables, which grow with the leaderboard."""
+    written = re.sub("<!-- table: .*?<!-- end -->", "", README, flags=re.DOTALL)
+    assert len(written.splitlines()) <= 140
 
 
 def test_there_are_commands_to_test() -> None:

@@ -342,20 +342,25 @@ def default_name(configuration: Config, result: Result) -> str:
     An example is "gla+ngh-1-2-3+mimetic": `ngh` is `ngram_heads`, and a setting without a value is true. A name that would be too
     long ends with digits of its digest.
     """
-    defaults: dict[str, Any] = {}
-    if is_built_in(result.architecture):
-        own, training = _defaults(result.architecture.name)
-        defaults = own | {f"training.{key}": value for key, value in training.items()}
     parts = [_slug(result.architecture.name)]
-    for key, value in configuration.settings.items():
-        if key not in defaults or json.dumps(defaults[key]) != json.dumps(value):
-            part = "ngh" if key == "ngram_heads" else _slug(key.removeprefix("training."))
-            parts.append(part if value is True else f"{part}-{_slug(json.dumps(value))}")
+    for key, value in set_otherwise(configuration, result.architecture).items():
+        part = "ngh" if key == "ngram_heads" else _slug(key.removeprefix("training."))
+        parts.append(part if value is True else f"{part}-{_slug(json.dumps(value))}")
     name = "+".join(parts)
     if len(name) <= LONGEST_NAME:
         return name
     digits = hashlib.sha256(name.encode()).hexdigest()[:8]
     return f"{name[: LONGEST_NAME - 9].rstrip('+.=-')}-{digits}"
+
+
+def set_otherwise(configuration: Config, architecture: ArchitectureRecord) -> dict[str, Any]:
+    """The settings that are not today's defaults of the architecture; all of one that is not built in."""
+    defaults: dict[str, Any] = {}
+    if is_built_in(architecture):
+        own, training = _defaults(architecture.name)
+        defaults = own | {f"training.{key}": value for key, value in training.items()}
+    settings = configuration.settings.items()
+    return {k: v for k, v in settings if k not in defaults or json.dumps(defaults[k]) != json.dumps(v)}
 
 
 def name_faults(name: str, result: Result) -> Iterator[str]:

@@ -1,224 +1,249 @@
-"""The overview of the leaderboard: architectures by tracks, what each is, and findings that follow from the entries."""
+"""The overview of the leaderboard: how far each architecture goes on the reach tracks, and sentences that follow from that."""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from regbench.leaderboard.origin import is_built_in
-from regbench.leaderboard.rank import Board, Row
-from regbench.tracks import load_track, track_names
+from regbench.leaderboard.entry import Entry
+from regbench.leaderboard.origin import is_built_in, registered, set_otherwise
+from regbench.leaderboard.rank import Board
+from regbench.leaderboard.table import as_words
+from regbench.metrics.reach import reaches
+from regbench.report.content import human_bytes
+from regbench.results import ArchitectureRecord, Reach
+from regbench.tracks import load_track
 from regbench.utils import registry
 
-PURPOSES = {
-    "automata": ("pfa",),
-    "recall": ("associative_recall", "mqar", "recall"),
+ABILITIES = {
+    "recall-reach-v1": "recall",
+    "copy-reach-v1": "copying",
+    "state-reach-v1": "state tracking",
+    "automata-reach-v1": "automata",
+    "distance-reach-v1": "distance",
 }
-"""What a user may want an architecture for, and the tasks that measure it. The findings are about these."""
+"""By track what it measures: the columns of the overview."""
 
-COUNTS = "counts"
-"""The family of what is given counts of n-grams, or learns from them alone."""
+TUNED = "n_heads"
+"""Chosen for each track on validation, as the training options are. So it is no part of what a row is called."""
+
+SMALL = 16 << 10
+"""Bytes of state. A sentence says what goes farthest with no more."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The best entry of an architecture on a track, of those with a rank if there are any.
+    """The best ranked entry of an architecture on a track, its area, and its reach by group ("" where there are no groups)."""
 
-    Attributes:
-        row: The row of its board.
-        rank: 1 + the number of ranked rows of the overview that are significantly better there. 0 of an entry that shows no rank,
-            such as a claimed one beside verified ones, or one that would be first and is not reproduced. It counts in no mean
-            and in no finding.
-        section: The id of the board's section on the page.
-    """
-
-    row: Row
-    rank: int
-    section: str
+    entry: Entry
+    area: float
+    reaches: Mapping[str, Reach]
+    state: int | None
+    """Bytes at the track's longest context, where they are known."""
+    behind: frozenset[str]
+    """The names of the entries that the test of the board, which is by area, finds ahead."""
 
     @property
-    def score(self) -> float:
-        """Its normalized score; 0 where the track has none."""
-        return self.row.normalized or 0.0
+    def record(self) -> ArchitectureRecord:
+        """The architecture of the entry."""
+        return self.entry.result.architecture
+
+    @property
+    def words(self) -> str:
+        """The reach for people, without its unit: "70", or "parity >= 256, s3 14"."""
+        return ", ".join(f"{group} {reach}".strip() for group, reach in self.reaches.items())
+
+    @property
+    def far(self) -> tuple[float, float]:
+        """What says which goes farther: the mean of the logarithms of its reaches, then the area."""
+        ranks = [reach.rank for reach in self.reaches.values()]
+        return statistics.fmean(math.log(size) + 1e-6 * bound for size, bound in ranks), self.area
 
 
 @dataclass(frozen=True)
 class Line:
-    """An architecture in the overview.
+    """An architecture with its options.
 
     Attributes:
-        name: Its name, with "+ n-gram heads" where it has them.
-        family: One of `regbench.models.mixer.FAMILIES`. With n-gram heads it is "counts".
-        paper: Authors and year, or "".
-        cells: Its cell on each track, in the order of the tracks. None where it has no entry.
-        common: The places of the tracks that means are over.
+        name: Its name and the options that are not its defaults, but for `TUNED` and training options.
+        family: One of `regbench.models.mixer.FAMILIES`.
+        paper: Authors and year; "" of one that is not built in, of which nothing is loaded.
+        links: Where its "paper" and the "file" of its class are, as far as they are known.
+        cells: By track.
+        mean: The mean of its areas over the tracks that more than half of the lines have. None where it lacks one of them.
     """
 
     name: str
     family: str
     paper: str
-    cells: tuple[Cell | None, ...]
-    common: tuple[int, ...] = ()
+    links: Mapping[str, str]
+    cells: Mapping[str, Cell]
+    mean: float | None
 
     @property
-    def ranked(self) -> dict[int, Cell]:
-        """The cells with a rank, by the places of their tracks."""
-        return {i: cell for i, cell in enumerate(self.cells) if cell is not None and cell.rank}
+    def parameters(self) -> str:
+        """Its trained numbers, in thousands. They differ between tracks, as vocabularies do."""
+        return _span((cell.record.parameters for cell in self.cells.values()), lambda count: f"{count / 1000:,.0f}")
 
     @property
-    def mean_rank(self) -> float | None:
-        """The mean of its ranks on the common tracks. None where it lacks one of them."""
-        return statistics.fmean(cell.rank for cell in self._counted) if self._counted else None
+    def grows(self) -> bool:
+        """Whether its state does."""
+        return any(cell.record.state_bytes is None for cell in self.cells.values())
 
     @property
-    def normalized(self) -> float | None:
-        """The mean of their normalized scores, where tracks have one."""
-        known = [cell.row.normalized for cell in self._counted if cell.row.normalized is not None]
-        return statistics.fmean(known) if known else None
+    def state(self) -> str:
+        """Its state for people. One that grows is that after 1,024 tokens."""
+        known = [one for cell in self.cells.values() if (one := cell.record.state_after(1024)) is not None]
+        return _span(known, human_bytes) + " at 1,024" * self.grows if known else human_bytes(None)
+
+
+@dataclass(frozen=True)
+class Ability:
+    """A column: what people call it, its track, the cells by line, what sizes count, and the largest size in training."""
+
+    name: str
+    track: str
+    cells: Mapping[str, Cell]
+    unit: str
+    trained: int
 
     @property
-    def _counted(self) -> list[Cell]:
-        cells = [self.ranked[i] for i in self.common if i in self.ranked]
-        return cells if len(cells) == len(self.common) else []
+    def fixed(self) -> dict[str, Cell]:
+        """The cells whose state does not grow."""
+        return {name: cell for name, cell in self.cells.items() if cell.record.state_bytes is not None}
+
+    @property
+    def sentence(self) -> str:
+        """Whether a fixed state passes the largest size in training, and what goes farthest with one and without."""
+        fixed, grows = self.fixed, {name: cell for name, cell in self.cells.items() if name not in self.fixed}
+        past = {n: c for n, c in fixed.items() if all(r.rank > (self.trained, 0) for r in c.reaches.values())}
+        groups = " in every group" * any(len(cell.reaches) > 1 for cell in self.cells.values())
+        limit = f"{self.trained:,} {self.unit}{groups}, the most in training"
+        count = f"{len(past)} of {len(fixed)} architectures" if len(fixed) > 1 else "the only architecture"
+        if past:
+            text = f"{count} with a fixed state pass{'es' * (len(past) == 1)} {limit}; {self.farthest(past)}"
+        elif fixed:
+            nearest = self.farthest(fixed, " comes nearest", " come nearest")
+            text = f"nothing with a fixed state passes {limit}; {nearest}"
+        else:
+            text = "no entry has a fixed state"
+        also = f". Of those whose state grows, {self.farthest(grows)}" if grows else ""
+        return f"{self.name.capitalize()}: {text}{also}."
+
+    def farthest(self, cells: Mapping[str, Cell], one: str = " goes farthest", more: str = " go farthest") -> str:
+        """Which of some go farthest, how far, and in how much state if it is fixed. Those that read the same are level."""
+        first = max(cells, key=lambda name: cells[name].far)
+        below = all(reach.bound == "<" for reach in cells[first].reaches.values())
+        level = [first] if below else [name for name, cell in cells.items() if cell.words == cells[first].words]
+        names = listed(level if len(level) <= 3 else [*level[:2], f"{len(level) - 2} more"])
+        how = f"{names}{one if len(level) == 1 else more}, {cells[first].words} {self.unit}"
+        if below:
+            smallest = min(reach.size for reach in cells[first].reaches.values())
+            how = f"none holds {smallest:,.0f} {self.unit}, and {first} has the largest area, {cells[first].area:.2f}"
+        fixed = [state for name in level if (state := cells[name].record.state_bytes) is not None]
+        near = sum(cells[first].entry.name not in cells[name].behind for name in cells if name not in level)
+        also = f", with {near} more not significantly behind by area" if near and one else ""
+        return how + (f" in {_span(fixed, human_bytes)}" if fixed else "") + also
 
 
 @dataclass(frozen=True)
 class Overview:
-    """Architectures by tracks.
+    """Architectures by abilities.
 
     Attributes:
-        boards: The boards of the columns.
-        lines: The architectures, by mean normalized score, best first; those without one come last.
-        common: The tracks that means are over, for people. All architectures with a rank on more than half of the tracks have
-            a rank on these.
-        findings: Sentences that follow from the entries.
+        abilities: Those whose tracks have entries with a rank.
+        lines: By the mean of areas, best first. Those without a mean follow, by how many tracks they have.
+        counted: The abilities that the mean is over.
     """
 
-    boards: tuple[Board, ...]
+    abilities: tuple[Ability, ...]
     lines: tuple[Line, ...]
-    common: str
-    findings: tuple[str, ...]
+    counted: tuple[str, ...]
+
+    @property
+    def sentences(self) -> list[str]:
+        """What the entries say: one for each ability, and one about small states."""
+        small = []
+        for one in self.abilities:
+            cells = {name: cell for name, cell in one.fixed.items() if (cell.record.state_bytes or 0) <= SMALL}
+            small.append(f"{one.name}, {one.farthest(cells, '', '') if cells else 'no entry'}")
+        without = [name for name in ABILITIES.values() if name not in [one.name for one in self.abilities]]
+        said = [one.sentence for one in self.abilities] + [f"{name.capitalize()}: no entries yet." for name in without]
+        return [*said, f"With a fixed state of at most {SMALL >> 10} KiB: {'; '.join(small)}."] if small else []
+
+    @property
+    def about(self) -> str:
+        """What a cell, a row and the order are."""
+        return (
+            "A cell is the reach of the best ranked entry: the largest size up to which the accuracy, rescaled so that chance is "
+            "0 and the best possible is 1, stays at 0.9 or more (median over seeds). The area is the mean of this accuracy over "
+            "all tested sizes. The order is by the mean area over the tracks that more than half of the rows have "
+            f"({listed(self.counted) or 'none'}). Rows that lack one of these come last. A row is an architecture with its "
+            "options. Heads and training options were chosen for each track on its validation split, so state and parameters "
+            "can differ between tracks. A state that grows is given after 1,024 tokens."
+        )
 
 
 def overview(boards: Sequence[Board]) -> Overview:
-    """The overview of some boards, which are current.
-
-    An architecture is represented by its best entry with a rank on each track. One that is not built in has its file in its
-    name: a stranger's `lstm.py` is not `lstm`.
-    """
-    best: dict[tuple[str, bool], dict[int, Row]] = {}
-    for place, board in enumerate(boards):
-        for row in sorted(board.rows, key=lambda row: row.shown_ties is None):  # best first; those without a rank last
-            if row.entry is not None:
-                record = row.entry.result.architecture
-                name = record.name if is_built_in(record) else f"{record.name} ({record.source})"
-                key = name, bool(record.options.get("ngram_heads"))
-                best.setdefault(key, {}).setdefault(place, row)
-    ranks = [_ranks([rows[place] for rows in best.values() if place in rows]) for place in range(len(boards))]
-    lines = []
-    for (name, heads), rows in best.items():
-        cells = [
-            Cell(rows[place], ranks[place].get(rows[place].name, 0), board.file_stem) if place in rows else None
-            for place, board in enumerate(boards)
-        ]
-        family, paper = _about(min(rows.values(), key=lambda row: row.rank is None))
-        if heads:
-            name, family = f"{name} + n-gram heads", COUNTS
-        lines.append(Line(name, family, paper, tuple(cells)))
-    most = [line.ranked.keys() for line in lines if 2 * len(line.ranked) > len(boards)]
-    common = tuple(place for place in range(len(boards)) if most and all(place in ranked for ranked in most))
-    lines = [replace(line, common=common) for line in lines]
-    lines.sort(key=lambda line: (line.normalized is None, -(line.normalized or 0.0), line.name))
-    named = _listed([boards[place].track for place in common]) if common else "no tracks"
-    return Overview(tuple(boards), tuple(lines), named, tuple(_findings(lines, boards)))
+    """The overview of some boards, which are current. A stranger's `lstm.py` is not `lstm`: its file stands in its name."""
+    here = {board.track: board for board in boards if board.file_stem == board.track}
+    found: dict[str, dict[str, Cell]] = {}
+    for track in (one for one in ABILITIES if one in here):
+        longest = load_track(track).task.io.max_length
+        for row in sorted(here[track].rows, key=lambda row: row.rank or 0):
+            if row.entry is not None and row.rank:
+                state, area = row.entry.result.architecture.state_after(longest), row.scores["area"].value
+                cell = Cell(row.entry, area, reaches(row.entry.result), state, row.better)
+                found.setdefault(_name(row.entry), {}).setdefault(track, cell)
+    counted = [track for track in ABILITIES if 2 * sum(track in cells for cells in found.values()) > len(found)]
+    lines = sorted((_line(name, cells, counted) for name, cells in found.items()), key=_order)
+    abilities = []
+    for track, name in ABILITIES.items():
+        if cells := {line.name: line.cells[track] for line in lines if track in line.cells}:
+            unit = next(iter(cells.values())).entry.result.seeds[0].curves["area"].axis or "tokens"
+            abilities.append(Ability(name, track, cells, unit, load_track(track).task.trained or 0))
+    return Overview(tuple(abilities), tuple(lines), tuple(ABILITIES[track] for track in counted))
 
 
-def _task(board: Board) -> str:
-    """The name of a board's task; "" where the track is not here."""
-    return load_track(board.track).definition.task if board.track in track_names() else ""
-
-
-def _ranks(rows: Sequence[Row]) -> dict[str, int]:
-    """The rank of each row among these that shows one, by name: 1 + how many of them the board's test calls better."""
-    return {row.name: 1 + sum(other.name in row.better for other in rows) for row in rows if row.shown_ties is not None}
-
-
-def _about(row: Row) -> tuple[str, str]:
-    """The family and the paper of an architecture. Of one that is not built in, nothing is loaded."""
-    assert row.entry is not None
-    record = row.entry.result.architecture
+def about(record: ArchitectureRecord) -> tuple[str, dict[str, str]]:
+    """Whom an architecture cites, and its links, as a `Line` has them."""
     if not is_built_in(record):
-        return "other", ""
-    cls = registry.load(registry.ARCHITECTURE, record.name)
-    return cls.family, "" if cls.paper is None else f"{cls.paper.authors} {cls.paper.year}"
+        return "", {}
+    paper, links = registry.load(registry.ARCHITECTURE, record.name).paper, {"file": registered()[record.name].source}
+    if paper is not None and paper.arxiv:
+        links["paper"] = f"https://arxiv.org/abs/{paper.arxiv}"
+    return "" if paper is None else f"{paper.authors} {paper.year}", links
 
 
-def _findings(lines: Sequence[Line], boards: Sequence[Board]) -> list[str]:
-    """What is best for each purpose and for all of them, among the architectures that are not given counts."""
-    own, found, means = [line for line in lines if line.family != COUNTS], [], []
-    for purpose, tasks in PURPOSES.items():
-        measured = [place for place, board in enumerate(boards) if _task(board) in tasks]
-        ranked = {place: len(_run_on(own, [place])) for place in measured}
-        # A track of few architectures would leave the finding to them alone.
-        places = [place for place, count in ranked.items() if count > 1 and 2 * count > max(ranked.values())]
-        everywhere = _run_on(own, places)
-        if not places:
-            continue
-        means.append({line.name: statistics.fmean(line.ranked[i].score for i in places) for line in everywhere})
-        if len(places) == 1:
-            found.append(_ahead(purpose, lines, everywhere, places[0], boards[places[0]].track))
-        elif len(everywhere) > 1:
-            found.append(
-                f"{purpose.capitalize()} ({len(places)} tracks): of the {len(everywhere)} architectures with a rank on all of "
-                f"them, {_highest(means[-1])}."
-            )
-    both = {name: statistics.fmean(one[name] for one in means) for name in set.intersection(*map(set, means or [{}]))}
-    if len(means) > 1 and len(both) > 1:
-        found.append(
-            f"{' and '.join(PURPOSES).capitalize()} together, each one half: of the {len(both)} architectures with a rank on "
-            f"all of these tracks, {_highest(both)}."
-        )
-    return found
-
-
-def _run_on(lines: Sequence[Line], places: Sequence[int]) -> list[Line]:
-    """Those with a rank on all tracks at these places."""
-    return [line for line in lines if set(places) <= line.ranked.keys()]
-
-
-def _highest(means: Mapping[str, float]) -> str:
-    """Which three have the highest means, and what they are."""
-    best = sorted(means, key=lambda name: (-means[name], name))[:3]
-    return f"{_listed([f'{name} ({100 * means[name]:.0f})' for name in best])} have the highest mean normalized scores"
-
-
-def _ahead(purpose: str, lines: Sequence[Line], own: Sequence[Line], place: int, track: str) -> str:
-    """Which of them are ahead on the one track of a purpose: those to which the test finds the fewest of them better.
-
-    What is given counts is left out: it may be better than one of two that are level with each other.
-    """
-    cells = {line.name: line.ranked[place] for line in own}
-    worse = {name: sum(other.row.name in cell.row.better for other in cells.values()) for name, cell in cells.items()}
-    least = min(worse.values())
-    level = {name: cells[name].score for name, count in worse.items() if count == least}
-    first = sorted(level, key=lambda name: (-level[name], name))
-    return (
-        f"{purpose.capitalize()} ({track}): {_listed(first)} {'are level' if first[1:] else 'is ahead'}, "
-        f"of {len(cells)} architectures, with a normalized score of {100 * level[first[0]]:.0f}."
-        f"{_counts(lines, place, [cells[name] for name in first])}"
-    )
-
-
-def _counts(lines: Sequence[Line], place: int, first: Sequence[Cell]) -> str:
-    """Which of those that are given counts are better than each of the first of the others."""
-    given = [line for line in _run_on(lines, [place]) if line.family == COUNTS]
-    before = [line.name for line in given if all(line.ranked[place].row.name in cell.row.better for cell in first)]
-    if not before:
-        return ""
-    return f" Given counts of n-grams, {_listed(before)} {'are' if len(before) > 1 else 'is'} before them."
-
-
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """["a", "b", "c"] -> "a, b and c"."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _name(entry: Entry) -> str:
+    record = entry.result.architecture
+    own = record.name if is_built_in(record) else f"{record.name} ({record.source})"
+    options = set_otherwise(entry.configuration, record)
+    shown = {key: value for key, value in options.items() if key != TUNED and not key.startswith("training.")}
+    return f"{own} {as_words(shown)}".strip()
+
+
+def _line(name: str, cells: Mapping[str, Cell], counted: Sequence[str]) -> Line:
+    record, areas = next(iter(cells.values())).record, [cells[track].area for track in counted if track in cells]
+    family = registry.load(registry.ARCHITECTURE, record.name).family if is_built_in(record) else "other"
+    family = "counts" if record.options.get("ngram_heads") else family
+    mean = statistics.fmean(areas) if areas and len(areas) == len(counted) else None
+    return Line(name, family, *about(record), cells, mean)
+
+
+def _order(line: Line) -> tuple[object, ...]:
+    best = statistics.fmean(cell.area for cell in line.cells.values())
+    return line.mean is None, -(line.mean or 0.0), -len(line.cells), -best, line.name
+
+
+def _span(values: Iterable[int], form: Callable[[int], str]) -> str:
+    """One value, or "12.5 KiB to 36.5 KiB" where they differ."""
+    found = list(values)
+    return " to ".join(dict.fromkeys((form(min(found)), form(max(found)))))

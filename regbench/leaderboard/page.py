@@ -14,7 +14,8 @@ from urllib.parse import quote
 
 from regbench.evaluation.language_models import ABOUT
 from regbench.leaderboard.entry import Entry
-from regbench.leaderboard.overview import overview
+from regbench.leaderboard.origin import is_built_in
+from regbench.leaderboard.overview import Cell, Overview, about, overview
 from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, TIES, Board, Row
 from regbench.leaderboard.table import as_words
 from regbench.leaderboard.tiers import TIERS, Evidence
@@ -29,6 +30,7 @@ from regbench.report.content import (
 )
 from regbench.report.html import render_page
 from regbench.results import Curve
+from regbench.tracks import load_track, track_names
 
 _FACTS = (
     ("parameters", "Trainable parameters.", "ascending", "amount"),
@@ -56,21 +58,23 @@ def build_page(boards: Sequence[Board]) -> str:
     """The whole page as HTML.
 
     Args:
-        boards: The boards of `rank.rank`. The one with the most entries is shown first.
+        boards: The boards of `rank.rank`. Those of the overview are shown first, and those that most entries solve last.
     """
-    ordered = sorted(boards, key=lambda board: -len(board.entries))
+    seen = overview(boards)
+    first = {one.track: i for i, one in enumerate(seen.abilities, -len(seen.abilities))}
+    ordered = sorted(boards, key=lambda board: (board.mark != "", first.get(board.track, 0), -len(board.entries)))
     current = {board.file_stem: board for board in ordered}
     return render_page(
         "leaderboard/templates/board.html",
         styles=["report/assets/base.css", "leaderboard/assets/board.css"],
         scripts=["report/assets/chart.js", "leaderboard/assets/scatter.js", "leaderboard/assets/board.js"],
-        data=chart_data(current),
+        data=chart_data(current) | {"overview": _overview(seen)},
         title="regbench leaderboard",
         ties=TIES,
         about_tiers=f"{ABOUT_TIERS} {FIRST}".replace("*", ""),
         tiers=TIERS,
         about_models=ABOUT,
-        overview=overview(ordered) if len(ordered) > 1 else None,
+        overview=seen,
         current=[_section(board, name) for name, board in current.items()],
     )
 
@@ -112,7 +116,16 @@ def _words(entry: Entry, evidence: Evidence) -> dict[str, Any]:
     """What the template shows of an entry. A line may break between the pieces of its name."""
     pieces = re.findall(r"[+]?[^_+-]+[_-]?|[_+-]", entry.name)
     facts = {"tier": evidence.about, **_facts(entry)}
-    return {"pieces": pieces, "more": _more(entry), "speed": entry.result.tokens_per_second, "facts": facts}
+    shown = {"pieces": pieces, "more": _more(entry), "speed": entry.result.tokens_per_second, "facts": facts}
+    return {**shown, "links": _links(entry)}
+
+
+def _links(entry: Entry) -> list[tuple[str, str]]:
+    """What it is called and where it is: the file of an entry's architecture, as `make docs` copies it, and its paper."""
+    if not is_built_in(entry.result.architecture):
+        return [("source", quote(f"{entry.file_name.removesuffix('.json')}.py.txt"))]
+    paper, links = about(entry.result.architecture)
+    return [(paper if what == "paper" else place, place) for what, place in links.items()]
 
 
 def _more(entry: Entry) -> str:
@@ -151,11 +164,28 @@ def _machine(entry: Entry) -> str:
 # --- Charts. ---
 
 
+def _overview(seen: Overview) -> dict[str, Any]:
+    """What the scripts draw of the overview. Curves are those of the entries that cells name."""
+
+    def drawn(cell: Cell) -> dict[str, Any]:
+        own = {"entry": cell.entry.name, "state": cell.state, "grows": cell.record.state_bytes is None}
+        return own | {"reach": {group: [reach.size, str(reach)] for group, reach in cell.reaches.items()}}
+
+    return {
+        "abilities": [{"id": o.track, "name": o.name, "unit": o.unit, "trained": o.trained} for o in seen.abilities],
+        "lines": [
+            {"name": one.name, "family": one.family, "cells": {t: drawn(cell) for t, cell in one.cells.items()}}
+            for one in seen.lines
+        ],
+    }
+
+
 def _charts(board: Board, name: str, variants: Mapping[tuple[str, str], int]) -> dict[str, Any]:
     """What the scripts draw of a board."""
+    trained = load_track(board.track).task.trained if board.track in track_names() else None
     return {
         "id": name,
-        "metrics": [metric_words(board.known[m], axis(board.entries[0].result, m)) for m in board.metrics],
+        "metrics": [metric_words(board.known[m], axis(board.entries[0].result, m), trained) for m in board.metrics],
         "entries": [_entry(row, row.entry, board, variants) for row in board.rows if row.entry is not None],
         "baselines": _baselines(board),
         "levels": _levels(board),

@@ -6,13 +6,18 @@ entries are compared with them and not with each other. The same entries give th
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
+from textwrap import fill
+from typing import Any
 
 import pandas as pd
 import pydantic
+from matplotlib import rc_context
 from tabulate import tabulate
 
 from regbench.evaluation.language_models import ABOUT, read_language_models
@@ -20,14 +25,16 @@ from regbench.leaderboard.claim import find_reference, todays_track
 from regbench.leaderboard.entry import Entry, canonical
 from regbench.leaderboard.figures import copies
 from regbench.leaderboard.overview import overview
-from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, TIES, Board, Row, rank
+from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, SOLVED, TIES, Board, Row, rank
 from regbench.leaderboard.spread import kept_spread
 from regbench.leaderboard.store import stored_in
 from regbench.leaderboard.tiers import Evidence, read_evidence
 from regbench.leaderboard.verify import verify_entry
-from regbench.metrics.reach import reach_words
+from regbench.metrics.reach import reach_words, reached
 from regbench.report.content import human_state, in_hundredths, label
 from regbench.results import BaselineRecord, Result
+from regbench.sweeps.file import Plot
+from regbench.sweeps.plot import picture as draw
 from regbench.tracks import Track, load_track, track_names
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, explain_full_disk
@@ -36,7 +43,9 @@ from regbench.utils.guard import Refused, parse_json
 
 BASELINES = "baselines.json"
 _FILE_BYTES = 16 << 20
-_TABLE = re.compile(r"([a-z0-9-]+-v[0-9]+)(-[0-9a-f]{8})?\.(md|csv|tex)")
+_TABLE = re.compile(r"([a-z0-9-]+-v[0-9]+)(-[0-9a-f]{8})?\.(md|csv|tex|svg)")
+_PICTURED = "recall-reach-v1"
+_DRAWN = re.compile(b"drawn from [0-9a-f]{64}")
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
     c: f"\\{c}" for c in "&%$#_{}"
 }
@@ -53,10 +62,11 @@ learn from the prompt alone, some know how the task is made, and the oracle know
 `regbench leaderboard` makes all tables from the files in `entries/`. `regbench leaderboard --check` says if they are up to date.
 `make docs` builds a page with the same tables and with curves: `site/leaderboard.html`."""
 
-_ABOUT_OVERVIEW = """\
-An architecture stands for its best entry with a rank on each track. *Mean rank*: 1 + the number of architectures that are
-significantly better, a mean over its tracks. *Mean score*: of the normalized scores there, 0 at the unigram model and 100 at the
-oracle. Architectures with a rank on fewer than half of the tracks come last."""
+_TRACKS = "## Tracks\n\nWhat an entry may spend, and who is first."
+_SOLVED = f"""\
+## Solved tracks
+
+Half of the entries or more solve these: their normalized score is {100 * SOLVED:g} or more. So they tell few apart."""
 
 _HOW_TO = """\
 ## Submitting
@@ -159,6 +169,8 @@ def render(boards: Sequence[Board]) -> dict[str, str]:
     """The content of every generated file of the leaderboard's folder, by name."""
     tracks = [load_track(name) for name in track_names()]
     files = {"README.md": readme(boards, [track for track in tracks if track.task.knows_truth])}
+    if drawing := picture(boards):
+        files[f"{_PICTURED}.svg"] = drawing
     for board in boards:
         files[f"{board.file_stem}.md"] = markdown(board)
         files[f"{board.file_stem}.csv"] = csv(board)
@@ -189,6 +201,8 @@ def outdated(folder: Path, files: dict[str, str]) -> list[str]:
 
 
 def _holds(path: Path, text: bytes) -> bool:
+    if path.suffix == ".svg":  # another Matplotlib draws other bytes
+        return path.is_file() and _DRAWN.findall(path.read_bytes()) == _DRAWN.findall(text)
     return path.is_file() and path.stat().st_size == len(text) and path.read_bytes() == text
 
 
@@ -200,7 +214,7 @@ def markdown(board: Board) -> str:
     if {"start", "end"} <= set(anchors):
         normalized = f" The normalized score is by {main}: 0 at {anchors['start']}, 100 at {anchors['end']}."
     return (
-        f"# {board.track}\n\n{board.summary}\n\n{_grid(board, 'pipe', _escape_markdown)}\n\n"
+        f"# {board.track}\n\n{f'{board.summary} {board.mark}'.strip()}\n\n{_grid(board, 'pipe', _escape_markdown)}\n\n"
         f"Entries are ranked by the mean of {main} over their seeds. Their ± is the standard error of that mean over seeds. "
         f"Baselines are in italics and have no rank. Their ± is the standard error over the {board.n_instances:,} test instances."
         f"{normalized}\n\n{TIES} {board.about_spread}\n\n{ABOUT_TIERS} {FIRST}\n{_language_models(board)}"
@@ -250,9 +264,12 @@ def readme(boards: Sequence[Board], tracks: Sequence[Track]) -> str:
         tracks: The tracks that take entries, with or without a board.
     """
     here = {board.track: board for board in boards}
-    rows = [_track_row(track, here[track.name]) for track in tracks if track.name in here]
-    parts = [_INTRODUCTION, *_overview(list(here.values()))]
-    parts += ["## Tracks\n\nWhat an entry may spend, and who is first.", _list(rows)] if rows else []
+    found = abilities(boards)
+    parts = [_INTRODUCTION, "## How far each architecture goes", *found] if found else [_INTRODUCTION]
+    own = [(track, here[track.name]) for track in tracks if track.name in here]
+    for head, solved in ((_TRACKS, False), (_SOLVED, True)):
+        rows = [_track_row(track, board) for track, board in own if bool(board.mark) == solved]
+        parts += [head, _list(rows)] if rows else []
     if empty := [track.name for track in tracks if track.name not in here]:
         parts.append(f"These tracks have no entries yet: {', '.join(empty)}.")
     others = [here[name] for name in sorted(set(here) - {track.name for track in tracks})]
@@ -261,18 +278,49 @@ def readme(boards: Sequence[Board], tracks: Sequence[Track]) -> str:
     return "\n\n".join([*parts, _HOW_TO]) + "\n"
 
 
-def _overview(boards: Sequence[Board]) -> list[str]:
-    """Architectures over all tracks, and what follows. Empty where there is one track."""
-    if len(boards) < 2:
-        return []
+def abilities(boards: Sequence[Board], root: str = "..", most: int | None = None) -> list[str]:
+    """How far each architecture goes: sentences, a picture, a table of at most so many lines, and what it shows.
+
+    The repository is in the folder `root`, as seen from where this is read.
+    """
     seen, rows = overview(boards), []
-    for line in seen.lines:
-        row = {"architecture": line.name, "family": line.family, "tracks": str(len(line.ranked))}
-        row["mean rank"] = "—" if line.mean_rank is None else f"{line.mean_rank:.1f}"
-        row["mean score"] = in_hundredths(line.normalized)
-        rows.append({head: cell.translate(_escape_markdown) for head, cell in row.items()})
-    findings = [f"- {finding.translate(_escape_markdown)}" for finding in seen.findings]
-    return ["## Architectures", "\n".join(findings), _list(rows), _ABOUT_OVERVIEW]
+    for line in seen.lines[:most]:
+        name, links = _plain(line.name), line.links
+        row = {"architecture": f"[{name}]({root}/{links['file']})" if links else name, "family": line.family}
+        row["paper"] = f"[{line.paper}]({links['paper']})" if "paper" in links else line.paper
+        for one in seen.abilities:
+            cell = line.cells.get(one.track)
+            row[f"{one.name} ({one.unit})"] = "" if cell is None else _plain(f"{cell.words} ({cell.area:.2f})")
+        row |= {"mean area": "" if line.mean is None else f"{line.mean:.2f}"}
+        rows.append(row | {"state": line.state, "parameters (thousands)": line.parameters})
+    drawing = f"![Reach in pairs against bytes of state]({root}/leaderboard/{_PICTURED}.svg)"
+    shown = [drawing] if any(line.cells[_PICTURED].state for line in seen.lines if _PICTURED in line.cells) else []
+    sentences = "\n".join(f"- {_plain(sentence)}" for sentence in seen.sentences)
+    return [sentences, *shown, _list(rows), f"{seen.about} The area is in brackets."] if rows else []
+
+
+def picture(boards: Sequence[Board]) -> str:
+    """Reach against bytes of state as SVG, which says what it was drawn from. Empty without entries."""
+    rows: list[dict[str, Any]] = []
+    for line in overview(boards).lines:
+        if (cell := line.cells.get(_PICTURED)) is not None:
+            found = reached([seed.curves["area"] for seed in cell.entry.result.seeds])
+            row: dict[str, Any] = {"track": _PICTURED, "architecture": fill(line.name, 40), "state": cell.state}
+            row |= {"reach": found.reach.size, "reach_bound": found.reach.bound}
+            rows.append(row | {"reach_low": found.low.size, "reach_high": found.high.size})
+    figure = draw(Plot(x="state", y="reach", log="xy"), sorted(rows, key=lambda row: -row["reach"]))
+    if figure is None:
+        return ""
+    figure.set_figwidth(9.0)  # long names stand beside the frame
+    figure.axes[0].set(xlabel="state at the longest context", ylabel="reach (pairs)")
+    digest, file = hashlib.sha256(canonical(rows).encode()).hexdigest(), StringIO()
+    with rc_context({"svg.hashsalt": _PICTURED}):
+        figure.savefig(file, format="svg", metadata={"Date": None, "Description": f"drawn from {digest}"})
+    return file.getvalue()
+
+
+def _plain(text: str) -> str:
+    return text.translate(_escape_markdown)
 
 
 def _track_row(track: Track, board: Board) -> dict[str, str]:
@@ -294,7 +342,7 @@ def _board_row(board: Board) -> dict[str, str]:
         first = first if best.tier == "reproduced" else f"open until reproduced: {first}"
     return {
         "track": f"[{board.track}]({board.file_stem}.md)",
-        "entries": str(len(board.entries)),
+        "solved by": "{} of {}".format(*board.solved),
         "first": first,
         "as data": f"[CSV]({board.file_stem}.csv), [LaTeX]({board.file_stem}.tex)",
     }

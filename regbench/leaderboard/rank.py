@@ -24,6 +24,9 @@ from regbench.utils.errors import UserError
 FULL = 0.9
 """The least share of the track's training tokens with which an entry is ranked: others are held against full trainings."""
 
+SOLVED = 0.985
+"""The normalized score from which an entry counts as having solved its track."""
+
 TIES = (
     "A rank such as 9–11 is a tie: the entry can have any of these ranks. The test counts the noise of seeds and of instances. "
     f"With a probability of {100 * (1 - SIGNIFICANCE):g} % all ranges of a board are right."
@@ -180,6 +183,19 @@ class Board:
     def baselines(self) -> dict[str, BaselineRecord]:
         """The baselines, by name."""
         return {row.name: row.baseline for row in self.rows if row.baseline is not None}
+
+    @property
+    def solved(self) -> tuple[int, int]:
+        """How many entries have a normalized score of `SOLVED` or more, and of how many."""
+        scores = [row.normalized for row in self.rows if row.entry is not None]
+        return sum(score is not None and score >= SOLVED for score in scores), len(scores)
+
+    @property
+    def mark(self) -> str:
+        """How many solve it, where half of them do, so that it tells few apart. Empty of a track with an axis of sizes."""
+        solved, entries = self.solved
+        marked = 0 < entries <= 2 * solved and self.known[self.main_score].over != "area"
+        return f"Solved by {solved} of {entries} entries." * marked
 
     @property
     def about_spread(self) -> str:

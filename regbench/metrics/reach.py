@@ -55,15 +55,26 @@ def reach_of(task: Task, curves: Mapping[str, Curve]) -> dict[str, Reach] | None
     return {score: Reach.of(curves[score].position, curves[score].value) for score in areas}
 
 
+def reaches(result: Result) -> dict[str, Reach]:
+    """The reach of each group of sizes, the median over seeds; of one without a name where the track has no groups."""
+    found = _groups(result).items()
+    return {group: _median([Reach.of(one.position, one.value) for one in curves]) for group, curves in found}
+
+
 def reach_words(result: Result) -> str:
     """The reach for people: "23 pairs", or by group "parity >= 256 steps, s3 14". Empty where there is no axis of sizes."""
-    scores = list(result.seeds[0].reach or ())
     words: list[str] = []
-    for score in [one for one in scores if one != "area"] or scores:  # the groups in the place of their mean
-        curves = [seed.curves[score] for seed in result.seeds]
-        group = "" if score == "area" else score.removesuffix("_area").replace("_", "-") + " "
-        words.append(f"{group}{reached(curves)}{'' if words else f' {curves[0].axis}'}")
+    for group, curves in _groups(result).items():
+        words.append(f"{group}{' ' * bool(group)}{reached(curves)}{'' if words else f' {curves[0].axis}'}")
     return ", ".join(words)
+
+
+def _groups(result: Result) -> dict[str, list[Curve]]:
+    """By group the curves of the seeds by size. The groups stand in the place of their mean."""
+    scores = list(result.seeds[0].reach or ())
+    shown = [one for one in scores if one != "area"] or scores
+    names = {score: "" if score == "area" else score.removesuffix("_area").replace("_", "-") for score in shown}
+    return {name: [seed.curves[score] for seed in result.seeds] for score, name in names.items()}
 
 
 def tokens_to_learn(training: Sequence[CheckpointRecord]) -> int:

@@ -44,7 +44,16 @@ def require_columns(plot: Plot, groups: Sequence[Group]) -> None:
 
 
 def draw_plot(path: Path, plot: Plot, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Draws the lines of a table, a panel for each track. A row without one of the two numbers is left out.
+    """Draws the lines of a table as `picture` does; without a point there is no file."""
+    figure = picture(plot, lines)
+    if figure is None:
+        path.unlink(missing_ok=True)
+    else:
+        save_picture(figure, path, 130)
+
+
+def picture(plot: Plot, lines: Sequence[Mapping[str, Any]]) -> Figure | None:
+    """The lines of a table, a panel for each track. A row without one of the two numbers is left out; None without a point.
 
     A reach that is only bounded has an arrow: down where the smallest size already fails, up where none does.
     """
@@ -55,11 +64,11 @@ def draw_plot(path: Path, plot: Plot, lines: Sequence[Mapping[str, Any]]) -> Non
             name = " ".join([line["architecture"], *(f"{axis}={line[axis]}" for axis in by if axis in line)])
             panels.setdefault(line["track"], {}).setdefault(name, []).append(point)
     if not panels:
-        path.unlink(missing_ok=True)
-        return
+        return None
     names = list(dict.fromkeys(name for of in panels.values() for name in of))
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(7.2 * len(panels), 5.0), layout="constrained")
+        tall = max(5.0, 0.6 + 0.165 * sum(len(name.splitlines()) for name in names))
+        figure = Figure(figsize=(7.2 * len(panels), tall), layout="constrained")
         frames = figure.subplots(1, len(panels), squeeze=False)[0]
         for frame, (track, of) in zip(frames, panels.items(), strict=True):
             for name, points in of.items():
@@ -68,7 +77,7 @@ def draw_plot(path: Path, plot: Plot, lines: Sequence[Mapping[str, Any]]) -> Non
             _label(frame, plot)
         handles = {label: h for frame in frames for h, label in zip(*frame.get_legend_handles_labels(), strict=True)}
         figure.legend(list(handles.values()), list(handles), loc="outside right upper", frameon=False, fontsize=8)
-        save_picture(figure, path, 130)
+        return figure
 
 
 def _draw_line(frame: Axes, points: list[Point], name: str, colour: str, marker: str) -> None:

@@ -13,7 +13,8 @@ import pytest
 import regbench
 from regbench.leaderboard.against_run import can_isolate
 from regbench.leaderboard.entry import Entry
-from regbench.leaderboard.store import Stored
+from regbench.leaderboard.rank import Board, rank
+from regbench.leaderboard.store import ROOT, Stored, stored_in
 from regbench.leaderboard.verify import submit
 from regbench.results import Code
 from regbench.tracks import Track
@@ -113,3 +114,10 @@ def stranger(committed: None, tiny_file: Path, tiny: Track, tmp_path_factory: py
 def entries(tiny: Track) -> list[Entry]:
     """Eight entries of several architectures, without a training."""
     return make_entries(tiny)
+
+
+@pytest.fixture(scope="session")
+def reach_boards() -> list[Board]:
+    """The boards of recall and of state tracking, of the committed entries."""
+    tracks = ("recall-reach-v1", "state-reach-v1")
+    return rank([one.entry for track in tracks for one in stored_in(ROOT / "leaderboard" / "entries" / track)])

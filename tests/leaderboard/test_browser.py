@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from regbench.leaderboard.overview import overview
 from regbench.leaderboard.page import build_page
 from regbench.leaderboard.rank import Board, rank
 from regbench.tracks import Track
@@ -252,6 +253,61 @@ def test_the_other_track_is_drawn_when_it_is_asked_for(visited: Visit) -> None:
 
 def test_no_text_of_a_chart_covers_another(visited: Visit) -> None:
     assert visited.outcome["overlaps"] == []
+
+
+_OVERVIEW = """
+await frame();
+const title = () => one(".panel h3").textContent;
+const shown = (selector) => all(selector).filter((element) => element.offsetHeight > 0).length;
+const rows = () => all(".overview tbody tr").filter((row) => !row.classList.contains("out"));
+const marks = () => one(".reach").querySelectorAll("path:not([opacity])").length;
+const seen = { first: [title(), shown(".panel .reach"), shown(".panel figure"), marks()] };
+one("th[data-ability='state-reach-v1'] button").click();
+await frame();
+seen.ability = [title(), marks(), all("#picture .controls label").map((label) => label.textContent)];
+seen.sorted = rows().map((row) => row.querySelector(".name a").textContent);
+const line = all("[data-line]").find((link) => link.textContent === "lstm");
+line.click();
+await frame();
+const figures = all(".panel figure").filter((figure) => figure.offsetHeight > 0 && figure.querySelector(".shade"));
+seen.curves = [title(), shown(".panel .reach"), figures.map((figure) => figure.dataset.ability)];
+one("#families input[value='delta rule']").click();
+seen.family = rows().map((row) => row.dataset.family);
+const frameOf = one(".overview .scroll");
+frameOf.scrollLeft = 5000;
+frameOf.scrollTop = 5000;
+const [box, name, head] = [frameOf, rows()[0].cells[0], one(".overview thead th")].map((e) => e.getBoundingClientRect());
+seen.stays = [Math.abs(name.left - box.left) < 1, Math.abs(head.top - box.top) < 1, Math.abs(head.left - box.left) < 1];
+seen.fits = document.documentElement.scrollWidth <= innerWidth;
+let copied = "";
+Object.defineProperty(navigator, "clipboard", { value: { writeText: async (text) => { copied = text; } } });
+const details = one(".track.current details");
+details.querySelector("button.copy").click();
+await frame();
+seen.copied = [copied === details.querySelector("pre").textContent, details.querySelector("button.copy").textContent];
+return seen;
+"""
+
+
+@pytest.mark.parametrize("width", [1300, 420])
+def test_the_overview_shows_pictures_curves_and_families(reach_boards: list[Board], width: int, tmp_path: Path) -> None:
+    visited = visit(build_page(reach_boards), _OVERVIEW, tmp_path, width=width, dark=width < 500)
+    assert visited.problems == []
+    found, seen = overview(reach_boards), visited.outcome
+    recall, state = (ability.cells for ability in found.abilities)
+    hollow = {name for name, cell in recall.items() if cell.record.state_bytes is None}
+    assert seen["first"] == ["Reach against state: recall. The state of a hollow mark grows.", 1, 0, len(recall)]
+    assert hollow, "the examples must have one"
+    groups = ["a4", "a5-generators", "parity", "s3"]
+    assert seen["ability"] == [seen["first"][0].replace("recall", "state tracking"), len(state), groups]
+    by_area = sorted(state, key=lambda name: -state[name].area)
+    assert seen["sorted"][: len(state)] == by_area
+    tracks = [one.track for one in found.abilities if "lstm" in one.cells]
+    assert seen["curves"] == ["lstm: accuracy by size. The sizes of training are shaded.", 0, tracks]
+    assert set(seen["family"]) == {"delta rule"}
+    assert seen["stays"] == [True] * 3
+    assert seen["fits"]
+    assert seen["copied"] == [True, "copied"]
 
 
 def test_hostile_names_stay_text(tiny: Track, tmp_path: Path) -> None:

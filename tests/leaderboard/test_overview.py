@@ -1,180 +1,217 @@
-"""The overview: architectures by tracks, and findings that follow from them."""
+"""The overview: how far each architecture goes by ability, its order, and sentences that follow from the entries."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
-from regbench.leaderboard.overview import Overview, overview
+import pytest
+
+from regbench.config import Config
+from regbench.leaderboard.overview import ABILITIES, Overview, overview
+from regbench.results import ArchitectureRecord, Curve, Reach
+from regbench.tracks import load_track
+from regbench.tracks.suite import load_suite
+from regbench.utils import registry
+
+RECALL, COPY, STATE = "recall-reach-v1", "copy-reach-v1", "state-reach-v1"
+UNITS = {RECALL: "pairs", COPY: "symbols", STATE: "steps"}
+
+
+def curve(track: str, reach: float) -> Curve:
+    """The accuracy by size of what holds up to a size: 0 is less than all of them, and infinity more."""
+    sizes = list(load_track(track).task.sizes)
+    value = [1.0 if size < reach else 0.9 if size == reach else 0.0 for size in sizes]
+    return Curve(position=sizes, value=value, count=[9] * len(sizes), stderr=[0.0] * len(sizes), axis=UNITS[track])
 
 
 def row(
-    name: str, normalized: float | None, rank: int | None, better: str = "", *, held: bool = False, **options: Any
+    track: str,
+    name: str,
+    area: float,
+    state: int | None,
+    *reaches: float,
+    rank: int | None = 1,
+    source: str | None = None,
+    better: frozenset[str] = frozenset(registry.entries(registry.ARCHITECTURE)),
+    **settings: Any,
 ) -> Any:
-    """A row of a board; `better`: the entries that are significantly better; `held`: its rank is not shown."""
-    shown = None if rank is None or held else (rank, rank)
-    short = name.partition("+")[0]
-    source = "mine/lstm.py" if name == "mine" else f"architectures.{short}"
-    architecture = SimpleNamespace(name="lstm" if name == "mine" else short, options=options, source=source)
-    entry = SimpleNamespace(result=SimpleNamespace(architecture=architecture))
-    return SimpleNamespace(
-        name=name, normalized=normalized, rank=rank, shown_ties=shown, better=frozenset(better.split()), entry=entry
+    """A row of a board, of one seed. Several reaches are those of parity, S3 and so on. All others are significantly better."""
+    scores = ["area"] if len(reaches) == 1 else [f"{group}_area" for group in ("parity", "s3")[: len(reaches)]]
+    curves = {"area": curve(track, reaches[0]), **{s: curve(track, r) for s, r in zip(scores, reaches, strict=True)}}
+    seed = SimpleNamespace(curves=curves, reach=dict.fromkeys(curves, Reach(size=1)))
+    record = ArchitectureRecord(
+        name=name,
+        source=source or f"architectures.{name}",
+        source_sha256="0" * 64,
+        options={},
+        parameters=100_000,
+        state_bytes=state,
+        state_at={"128": 1 << 17, "1024": 1 << 20} if state is None else None,
     )
-
-
-def baseline(name: str) -> Any:
-    return SimpleNamespace(name=name, entry=None, rank=None, shown_ties=None)
-
-
-MINE = "lstm (mine/lstm.py)"
-"""The entry "mine": a stranger's class has the name of one that is built in."""
-
-AUTOMATA = SimpleNamespace(
-    track="pfa-small-v1",
-    rows=[
-        baseline("oracle"),
-        row("gla+ngh-1", 0.7, 1, ngram_heads=[1]),
-        row("mamba", 0.6, 2, "gla+ngh-1"),
-        row("mamba+n_layers-4", 0.59, 3, "gla+ngh-1"),
-        row("transformer", 0.58, 4, "gla+ngh-1"),
-        row("gla", 0.3, 5, "gla+ngh-1 mamba mamba+n_layers-4 transformer", ngram_heads=[]),
-        row("lstm", 0.2, None),
-    ],
-)
-RECALL = SimpleNamespace(
-    track="assoc-recall-small-v1",
-    rows=[
-        row("mine", 0.99, 1),
-        row("transformer", 0.9, 2, "mine"),
-        row("mamba", 0.5, 3, "mine transformer"),
-    ],
-)
-MORE = SimpleNamespace(track="mqar-small-v1", rows=[row("transformer", 0.3, 1), row("mamba", 0.3, 1)])
-FEW = SimpleNamespace(track="pfa-medium-v1", rows=[row("mamba", 0.9, 1)])
-OTHER: Any = SimpleNamespace(track="other-v1", rows=[row("gla", None, 1)])
-
-
-def of(*boards: Any) -> Overview:
-    for board in boards:
-        board.file_stem = f"id-{board.track}"
-    return overview(boards)
-
-
-def test_an_architecture_stands_for_its_best_entry_and_has_what_it_is() -> None:
-    found = {line.name: line for line in of(AUTOMATA, RECALL).lines}
-    assert list(found) == ["transformer", "mamba", "gla", "gla + n-gram heads", "lstm", MINE]
-    assert [cell and (cell.row.name, cell.rank) for cell in found["mamba"].cells] == [("mamba", 2), ("mamba", 3)]
-    assert found["transformer"].cells[0].rank == 2, "chance alone puts mamba before it"  # type: ignore[union-attr]
-    assert found["gla"].cells[0].rank == 4, "mamba has one line, of two entries"  # type: ignore[union-attr]
-    assert found["gla"].cells[1] is None
-    lstm = found["lstm"]
-    assert (lstm.ranked, lstm.mean_rank, lstm.normalized) == ({}, None, None), "its entry has no rank"
-    assert lstm.cells[0] is not None
-    assert lstm.cells[0].row.name == "lstm"
-    assert (found["transformer"].mean_rank, found["transformer"].normalized) == (2.0, 0.74)
-    assert found[MINE].normalized is None, "it lacks one of the tracks that the others have"
-    about = {name: (line.family, line.paper) for name, line in found.items()}
-    assert about["mamba"] == ("state space", "Gu and Dao 2023")
-    assert about["gla + n-gram heads"] == ("counts", "Yang et al. 2023")
-    assert about[MINE] == ("other", ""), "nothing of a stranger's is loaded"
-    assert found["mamba"].cells[0].section == "id-pfa-small-v1"  # type: ignore[union-attr]
-
-
-def test_an_entry_whose_seeds_are_far_apart_is_before_nobody() -> None:
-    """It has the second rank, and chance explains that. What is better than the last has no line of its own."""
-    board = SimpleNamespace(
-        track="pfa-small-v1",
-        rows=[
-            row("mamba", 0.9, 1),
-            row("gla", 0.88, 2),
-            row("mamba+n_layers-4", 0.87, 3, "mamba"),
-            row("lstm", 0.85, 4, "mamba mamba+n_layers-4"),
-        ],
+    own = {key.replace("__", "."): value for key, value in settings.items()}
+    entry = SimpleNamespace(
+        name=name,
+        result=SimpleNamespace(architecture=record, seeds=[seed]),
+        configuration=Config(track=track, architecture=name, settings=own),
     )
-    ranks = {line.name: line.cells[0].rank for line in of(board).lines if line.cells[0] is not None}
-    assert ranks == {"mamba": 1, "gla": 1, "lstm": 2}
+    score = {"area": SimpleNamespace(value=area)}
+    return SimpleNamespace(name=name, entry=entry, rank=rank, scores=score, better=better)
 
 
-def test_what_would_be_first_and_is_not_reproduced_has_no_rank() -> None:
-    """Nor has another rank 1 then. An architecture with a second entry stands for that one."""
-    board = SimpleNamespace(
-        track="pfa-small-v1",
-        rows=[
-            row("mamba", 0.9, 1, held=True),
-            row("gla", 0.8, 2, "mamba"),
-            row("mamba+n_layers-4", 0.7, 3, "mamba gla"),
-        ],
+def board(track: str, *rows: Any) -> Any:
+    return SimpleNamespace(track=track, file_stem=track, rows=[SimpleNamespace(entry=None, rank=None), *rows])
+
+
+def recall(*rows: Any) -> str:
+    """The sentence about recall."""
+    return overview([board(RECALL, *rows)]).sentences[0]
+
+
+def names(found: Overview) -> list[str]:
+    return [line.name for line in found.lines]
+
+
+def test_the_columns_are_the_suite_of_reach() -> None:
+    assert tuple(ABILITIES) == load_suite("reach").tracks
+
+
+def test_a_row_is_an_architecture_with_its_options() -> None:
+    """Heads and rates are tuned for each track. What is a default is not said; a stranger's file is."""
+    found = overview(
+        [
+            board(
+                RECALL,
+                row(RECALL, "deltanet", 0.9, 37376, 64, n_heads=1, n_layers=2, negative_eigenvalues=True),
+                row(RECALL, "deltanet", 0.8, 37376, 32, rank=2, training__learning_rate=1e-3),
+                row(RECALL, "lstm", 0.7, 1024, 16, rank=3, source="mine/lstm.py"),
+                row(RECALL, "lstm", 0.1, 1024, 0, rank=4),
+                row(RECALL, "gla", 0.95, 1024, 64, rank=None),
+            ),
+            board(STATE, row(STATE, "deltanet", 0.5, 12800, 8, 4, n_heads=4, negative_eigenvalues=True)),
+        ]
     )
-    ranks = {line.cells[0].row.name: line.cells[0].rank for line in of(board).lines if line.cells[0] is not None}
-    assert ranks == {"gla": 1, "mamba+n_layers-4": 2}
-    board.rows = board.rows[:2]
-    found = {line.name: line for line in of(board).lines}
-    assert found["mamba"].mean_rank is None
-    assert found["gla"].cells[0].rank == 2  # type: ignore[union-attr]
+    first, *rest = found.lines
+    assert [first.name, *(line.name for line in rest)] == [
+        "deltanet negative_eigenvalues=true",
+        "deltanet",
+        "lstm (mine/lstm.py)",
+        "lstm",
+    ], "gla has no rank"
+    assert {track: cell.words for track, cell in first.cells.items()} == {RECALL: "64", STATE: "parity 8, s3 4"}
+    assert (first.state, first.grows, first.parameters) == ("12.5 KiB to 36.5 KiB", False, "100")
+    links = {"file": "architectures/deltanet.py", "paper": "https://arxiv.org/abs/2406.06484"}
+    assert (first.family, first.paper, first.links) == ("delta rule", "Yang et al. 2024", links)
+    assert (rest[1].family, rest[1].paper, rest[1].links) == ("other", "", {}), "nothing of a stranger's is loaded"
 
 
-def test_means_are_over_the_tracks_that_all_of_those_with_a_mean_have() -> None:
-    """Else a track that is hard for all would count against those that were run on it."""
-    found = of(AUTOMATA, RECALL, MORE)
-    assert found.common == "pfa-small-v1, assoc-recall-small-v1 and mqar-small-v1"
-    assert [line.name for line in found.lines if line.normalized is not None] == ["transformer", "mamba"]
-    hard = SimpleNamespace(track="pfa-medium-v1", rows=[row("mamba", 0.1, 1)])
-    again = of(AUTOMATA, RECALL, MORE, hard)
-    assert again.common == found.common, "one of them has not run the fourth"
-    assert [line.normalized for line in again.lines] == [line.normalized for line in found.lines]
-
-
-def test_few_tracks_come_last_and_a_score_may_be_missing() -> None:
-    lines = of(AUTOMATA, RECALL, OTHER).lines
-    assert [line.name for line in lines] == ["gla + n-gram heads", "mamba", "transformer", "gla", "lstm", MINE]
-    assert [line.normalized for line in lines] == [0.7, 0.6, 0.58, 0.3, None, None], "all of the first track"
-    (only,) = of(OTHER).lines
-    assert only.normalized is None
-
-
-def test_findings_follow_from_the_entries() -> None:
-    automata, recall, both = of(AUTOMATA, RECALL).findings
-    assert automata == (
-        "Automata (pfa-small-v1): mamba and transformer are level, of 3 architectures, with a normalized score of 60. "
-        "Given counts of n-grams, gla + n-gram heads is before them."
+def test_the_best_entry_of_a_row_is_its_cell() -> None:
+    found = overview(
+        [board(RECALL, row(RECALL, "lstm", 0.2, 2048, 4, rank=2, n_heads=1), row(RECALL, "lstm", 0.3, 1024, 8))]
     )
-    assert (
-        recall == f"Recall (assoc-recall-small-v1): {MINE} is ahead, of 3 architectures, with a normalized score of 99."
-    )
-    assert both == (
-        "Automata and recall together, each one half: of the 2 architectures with a rank on all of these tracks, "
-        "transformer (74) and mamba (55) have the highest mean normalized scores."
-    )
-    automata, recall, both = of(AUTOMATA, RECALL, MORE).findings
-    assert recall == (
-        "Recall (2 tracks): of the 2 architectures with a rank on all of them, transformer (60) and mamba (40) have the "
-        "highest mean normalized scores."
-    )
-    assert "transformer (59) and mamba (50) have" in both, (
-        "0.5 (0.58 + 0.6), though two of the three tracks are of recall"
-    )
-    assert of(OTHER).findings == ()
+    (line,) = found.lines
+    assert (line.cells[RECALL].area, line.cells[RECALL].words, line.state) == (0.3, "8", "1.0 KiB")
 
 
-def test_what_is_given_counts_does_not_set_two_others_apart() -> None:
-    """It is better than the second, and chance explains how far it is from the first. So these two are level."""
-    rows = [
-        row("gla+ngh-1", 0.7, 1, ngram_heads=[1]),
-        row("mamba", 0.68, 2),
-        row("transformer", 0.66, 3, "gla+ngh-1"),
-        row("lstm", 0.5, 4, "gla+ngh-1 mamba transformer"),
+def test_the_order_is_by_the_tracks_of_more_than_half_and_what_lacks_one_comes_last() -> None:
+    """mamba is best where it is, and lacks copying. State tracking has one of four, and counts for nobody."""
+    found = overview(
+        [
+            board(
+                RECALL,
+                row(RECALL, "mamba", 0.99, 9, 64),
+                row(RECALL, "lstm", 0.5, 9, 8, rank=2),
+                row(RECALL, "gla", 0.3, 9, 4, rank=3),
+                row(RECALL, "rwkv", 0.2, 9, 4, rank=4),
+            ),
+            board(
+                COPY,
+                row(COPY, "rwkv", 0.9, 9, 64),
+                row(COPY, "gla", 0.8, 9, 64, rank=2),
+                row(COPY, "lstm", 0.5, 9, 8, rank=3),
+            ),
+            board(STATE, row(STATE, "lstm", 0.9, 9, 64)),
+        ]
+    )
+    assert names(found) == ["gla", "rwkv", "lstm", "mamba"]
+    means = [line.mean for line in found.lines]
+    assert means[:3] == [pytest.approx(mean) for mean in (0.55, 0.55, 0.5)]
+    assert means[3] is None
+    assert found.counted == ("recall", "copying")
+    assert "more than half of the rows have (recall and copying)." in found.about
+    mamba = found.lines[3]
+    assert set(mamba.cells) == {RECALL}, "the other cells are blank"
+
+
+def test_nothing_with_a_fixed_state_passes() -> None:
+    rows = [row(RECALL, "deltanet", 0.8, 37376, 32), row(RECALL, "lstm", 0.1, 1024, 2, rank=2)]
+    said = (
+        "Recall: nothing with a fixed state passes 64 pairs, the most in training; deltanet comes nearest, 32 pairs in"
+    )
+    said += " 36.5 KiB"
+    assert recall(*rows) == f"{said}."
+    grows = row(RECALL, "transformer", 0.9, None, 96, rank=3)
+    assert recall(*rows, grows) == f"{said}. Of those whose state grows, transformer goes farthest, 96 pairs."
+    assert "64 pairs in 36.5 KiB" in recall(row(RECALL, "deltanet", 0.8, 37376, 64)), "to hold 64 is not to pass it"
+    assert "nothing with a fixed state passes" in recall(row(RECALL, "deltanet", 0.8, 37376, 64))
+
+
+def test_one_passes_or_several_do() -> None:
+    first, second = row(RECALL, "deltanet", 0.8, 37376, 96), row(RECALL, "lstm", 0.1, 1024, 2, rank=2)
+    assert recall(first, second) == (
+        "Recall: 1 of 2 architectures with a fixed state passes 64 pairs, the most in training; deltanet goes farthest, 96 pairs "
+        "in 36.5 KiB."
+    )
+    third = row(RECALL, "mamba2", 0.9, 70 << 10, float("inf"), rank=3)
+    assert recall(first, second, third) == (
+        "Recall: 2 of 3 architectures with a fixed state pass 64 pairs, the most in training; mamba2 goes farthest, >= 192 pairs "
+        "in 70.0 KiB."
+    )
+    assert recall(third).startswith("Recall: the only architecture with a fixed state passes 64 pairs")
+
+
+def test_those_that_reach_the_same_are_level() -> None:
+    rows = [row(RECALL, name, 0.8, size, 32) for name, size in (("gla", 1024), ("mamba", 2048))]
+    assert recall(*rows).endswith("; gla and mamba come nearest, 32 pairs in 1.0 KiB to 2.0 KiB.")
+    more = [row(RECALL, name, 0.8, 1024, 32) for name in ("h3", "lstm")]
+    assert "gla, h3 and 2 more come nearest" in recall(*rows, *more)
+    noisy = row(RECALL, "mamba2", 0.7, 1024, 16, rank=3, better=frozenset({"mamba"}))
+    assert recall(rows[0], noisy).endswith(
+        "gla comes nearest, 32 pairs in 1.0 KiB, with 1 more not significantly behind by area."
+    )
+    below = [
+        row(RECALL, "gla", 0.3, 1024, 0),
+        row(RECALL, "lstm", 0.4, 1024, 0),
+        row(RECALL, "transformer", 0.1, None, 0),
     ]
-    assert of(SimpleNamespace(track="pfa-small-v1", rows=rows)).findings == (
-        "Automata (pfa-small-v1): mamba and transformer are level, of 3 architectures, with a normalized score of 68.",
+    grows = "Of those whose state grows, none holds 2 pairs, and transformer has the largest area, 0.10."
+    assert recall(*below) == (
+        "Recall: nothing with a fixed state passes 64 pairs, the most in training; none holds 2 pairs, and lstm has the "
+        f"largest area, 0.40 in 1.0 KiB. {grows}"
     )
+    assert recall(below[2]) == f"Recall: no entry has a fixed state. {grows}"
 
 
-def test_a_track_of_few_architectures_leaves_the_findings_as_they_are() -> None:
-    two = SimpleNamespace(track="pfa-medium-v1", rows=[row("mamba", 0.9, 1), row("transformer", 0.8, 2, "mamba")])
-    before_it = "gla+ngh-1 mamba mamba+n_layers-4 transformer gla"
-    wide = SimpleNamespace(track="pfa-small-v1", rows=[*AUTOMATA.rows, row("rwkv", 0.2, 6, before_it)])
-    (before,) = of(wide).findings
-    assert "of 4 architectures" in before
-    assert of(wide, FEW).findings == of(wide, two).findings == (before,)
-    (both,) = of(AUTOMATA, two).findings
-    assert "Automata (2 tracks): of the 2 architectures" in both, "two of three are more than half"
+def test_a_track_of_groups_is_passed_where_every_group_is() -> None:
+    said = overview([board(STATE, row(STATE, "lstm", 0.9, 1024, float("inf"), 16))]).sentences
+    how_far = "parity >= 256, s3 16 steps in 1.0 KiB"
+    limit = "32 steps in every group, the most in training"
+    assert f"State tracking: nothing with a fixed state passes {limit}; lstm comes nearest, {how_far}." in said
+    said = overview([board(STATE, row(STATE, "lstm", 0.9, 1024, float("inf"), 64))]).sentences
+    assert any(f"passes {limit}; lstm goes farthest" in sentence for sentence in said)
+
+
+def test_what_small_states_reach_and_what_has_no_entries() -> None:
+    rows = [row(RECALL, "deltanet", 0.8, 37376, 96), row(RECALL, "lstm", 0.1, 16 << 10, 8, rank=2)]
+    *_, without, small = overview([board(RECALL, *rows), board(COPY, row(COPY, "gla", 0.5, 20000, 8))]).sentences
+    assert without == "Distance: no entries yet."
+    assert small == "With a fixed state of at most 16 KiB: recall, lstm, 8 pairs in 16.0 KiB; copying, no entry."
+    for boards in ([], [board(RECALL)], [board("pfa-small-v1", row(RECALL, "lstm", 0.1, 9, 8))]):
+        found = overview(boards)
+        assert (found.lines, found.abilities, found.sentences) == ((), (), [])
+
+
+def test_a_board_of_a_changed_track_is_not_in_it() -> None:
+    other = board(RECALL, row(RECALL, "lstm", 0.1, 9, 8))
+    other.file_stem += "-01234567"
+    assert overview([other]).lines == ()

@@ -14,6 +14,7 @@ import pytest
 
 from regbench.config import Config
 from regbench.leaderboard.entry import Entry
+from regbench.leaderboard.overview import overview
 from regbench.leaderboard.page import build_page, chart_data
 from regbench.leaderboard.rank import Board, rank
 from regbench.tracks import Track
@@ -121,19 +122,43 @@ def test_an_architecture_looks_alike_on_every_track(entries: list[Entry], tiny: 
 def test_no_entries_is_a_page_too() -> None:
     html = build_page([])
     assert "There are no entries yet." in html
-    assert data_of(html) == {"architectures": [], "boards": []}
+    assert data_of(html) == {"architectures": [], "boards": [], "overview": {"abilities": [], "lines": []}}
 
 
 def test_a_page_needs_nothing_but_itself(html: str) -> None:
+    """It links the files of the architectures, their papers, the rules and the tables."""
     links = set(re.findall(r"""(?:src|href)\s*=\s*["']([^"']*)""", html))
-    assert {link for link in links if not link.startswith("#")} == {
-        "RULES.md",
-        "tiny-v1.md",
-        "tiny-v1.csv",
-        "tiny-v1.tex",
-    }
+    files = {f"architectures/{name}.py" for name in ("hyena", "lstm", "mamba", "retnet", "transformer")}
+    papers = {f"https://arxiv.org/abs/{number}" for number in ("1706.03762", "2302.10866", "2307.08621", "2312.00752")}
+    tables = {f"tiny-v1.{kind}" for kind in ("md", "csv", "tex")}
+    assert {link for link in links if not link.startswith("#")} == {"RULES.md", *tables, *files, *papers}
     assert not re.findall(r"url\(|@import|fetch\(|XMLHttp|import\(", html)
     assert "default-src 'none'" in html
+
+
+def test_a_stranger_s_file_is_linked_and_nothing_of_it_is_loaded(tiny: Track) -> None:
+    entry = make_entry(tiny, "mine", "mine", 0.5)
+    assert f'<a href="{entry.file_name.removesuffix(".json")}.py.txt">source</a>' in build_page(rank([entry]))
+
+
+def test_a_cell_has_the_reach_and_a_track_without_an_entry_is_blank(reach_boards: list[Board]) -> None:
+    found, html = overview(reach_boards), build_page(reach_boards)
+    table = html.partition('<section class="overview">')[2].partition("</table>")[0]
+    rows = re.findall(r'<tr class="entry".*?</tr>', table, flags=re.DOTALL)
+    assert len(rows) == len(found.lines)
+    for line, row in zip(found.lines, rows, strict=True):
+        cells = re.findall(r'<td class="cell"[^>]*>(.*?)</td>', row)
+        for one, cell in zip(found.abilities, cells, strict=True):
+            text = re.sub("<[^>]*>", " ", cell).split()
+            there = line.cells.get(one.track)
+            words = there.words.replace(">= ", "≥ ").replace("-generators", "").replace(",", "") if there else ""
+            assert text == escape(words).split()
+        assert f'href="{line.links["file"]}"' in row
+    said = [escape(sentence.partition(":")[2].replace(">= ", "≥ ")) for sentence in found.sentences]
+    assert all(f"{sentence}</li>" in html for sentence in said)
+    drawn = data_of(html)["overview"]
+    assert [line["name"] for line in drawn["lines"]] == [line.name for line in found.lines]
+    assert [one["trained"] for one in drawn["abilities"]] == [64, 32]
 
 
 def hostile(entry: Entry) -> Entry:

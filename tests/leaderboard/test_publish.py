@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import os
 import shutil
@@ -14,11 +15,11 @@ from regbench import cli
 from regbench.leaderboard import publish
 from regbench.leaderboard.entry import Entry, canonical
 from regbench.leaderboard.overview import overview
+from regbench.leaderboard.page import build_page
 from regbench.leaderboard.publish import load_boards, outdated, render, write
 from regbench.leaderboard.rank import Board, rank
-from regbench.leaderboard.store import Stored
+from regbench.leaderboard.store import ROOT, Stored
 from regbench.leaderboard.verify import verify_entry
-from regbench.report.content import in_hundredths
 from regbench.tracks import Track, load_track
 from tests.leaderboard.attacks import seal, store
 from tests.leaderboard.conftest import Made
@@ -97,16 +98,45 @@ def test_readme_lists_tracks_with_their_budgets(board: Board) -> None:
     assert "no entries yet" not in text
 
 
-def test_readme_shows_architectures_over_all_tracks(board: Board) -> None:
-    boards = [board, Board(**{**vars(board), "track": "other-v1"})]
-    table = publish.readme(boards, []).partition("## Architectures")[2].partition("\n## ")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:2] == "| "]
-    lines = overview(boards).lines
-    assert [row[0] for row in rows[1:]] == [line.name for line in lines]
-    (place,) = (place for place, line in enumerate(lines, 1) if line.name == "lstm")
-    assert rows[place][1:3] == ["recurrent", str(len(lines[place - 1].ranked))]
-    assert rows[place][4] == in_hundredths(lines[place - 1].normalized)
-    assert "## Architectures" not in publish.readme([board], [])
+def test_readme_and_picture_show_how_far_each_architecture_goes(reach_boards: list[Board], tmp_path: Path) -> None:
+    files = render(reach_boards)
+    text = files["README.md"].replace("\\", "").partition("## How far")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:2] == "| "]
+    found = overview(reach_boards)
+    assert rows[0][3:5] == ["recall (pairs)", "state tracking (steps)"]
+    assert [row[0].partition("]")[0][1:] for row in rows[1:]] == [line.name for line in found.lines]
+    for row, line in zip(rows[1:], found.lines, strict=True):
+        assert row[0].endswith(f"(../{line.links['file']})")
+        assert (ROOT / line.links["file"]).is_file()
+        cells = [line.cells.get(one.track) for one in found.abilities]
+        words = [f"{cell.words} ({cell.area:.2f})" if cell else "" for cell in cells]
+        assert row[3:5] == words, "what an architecture lacks is blank"
+    assert all(f"- {sentence}\n" in text for sentence in found.sentences)
+    assert "![Reach in pairs against bytes of state](../leaderboard/recall-reach-v1.svg)" in text
+    picture = files["recall-reach-v1.svg"]
+    assert render(reach_boards)["recall-reach-v1.svg"] == picture
+    write(tmp_path, files)
+    (tmp_path / "recall-reach-v1.svg").write_text(picture.replace("<path", "<path "))
+    assert outdated(tmp_path, files) == [], "what it was drawn from is the same"
+    fewer = [dataclasses.replace(board, rows=board.rows[2:]) for board in reach_boards]
+    assert "recall-reach-v1.svg" in outdated(tmp_path, render(fewer))
+    assert "## How far" not in publish.readme(reach_boards[2:], [])
+
+
+def test_what_half_of_the_entries_solve_is_listed_by_itself_and_marked(board: Board) -> None:
+    def with_solved(count: int) -> Board:
+        entries = [row for row in board.rows if row.entry is not None][:4]
+        scored = [dataclasses.replace(row, normalized=0.985 if i < count else 0.98) for i, row in enumerate(entries)]
+        return dataclasses.replace(board, track="pfa-small-v1", rows=tuple(scored))
+
+    for count, marked in ((1, False), (2, True)):
+        one = with_solved(count)
+        assert (one.solved, one.mark != "") == ((count, 4), marked)
+        text = publish.readme([one], [load_track("pfa-small-v1")])
+        assert f"| {count} of 4 " in text
+        assert ("## Solved tracks" in text, "## Tracks" in text) == (marked, not marked)
+        assert (f"Solved by {count} of 4 entries." in publish.markdown(one)) == marked
+        assert (f"Solved by {count} of 4 entries." in build_page([one])) == marked
 
 
 def test_the_same_entries_give_the_same_bytes(folder: Path, tiny: Track) -> None:

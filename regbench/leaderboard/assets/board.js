@@ -132,6 +132,11 @@ function scatterCharts(section, board) {
   }
 }
 
+/** The x axis of curves; by size it is logarithmic, and the sizes of training are shaded. */
+function sizesOf(label, trained) {
+  return { label, format: trained ? (v) => v.toLocaleString("en") : String, exact: (v) => v.toFixed(0), log: trained && 2, shade: trained };
+}
+
 function curveCharts(section, board) {
   const part = section.querySelector(".position");
   if (!part) return;
@@ -140,7 +145,7 @@ function curveCharts(section, board) {
   const series = [...entries, ...board.baselines];
   const redraw = lineChart(part.querySelector(".chart"), () => ({
     title: `${metric.label} by ${metric.axis}`,
-    x: { label: metric.axis, format: String, exact: (v) => v.toFixed(0) },
+    x: sizesOf(metric.axis, metric.trained),
     y: yAxisOf(metric),
     series: series.filter((s) => s.shown).map((s) => ({ ...s, lines: s.curves[metric.key] })),
   }));
@@ -149,6 +154,145 @@ function curveCharts(section, board) {
     redraw();
   });
   legend(part.querySelector(".legend"), series, redraw);
+}
+
+/* ---------- the overview ---------- */
+
+const FAMILIES = [...new Set(data.overview.lines.map((line) => line.family))].sort();
+
+/** How a family is drawn. */
+function lookOf(family) {
+  const place = FAMILIES.indexOf(family);
+  return { colour: place % COLOURS, marker: MARKERS[place % MARKERS.length] };
+}
+
+function markList(host, items) {
+  host.replaceChildren(...items.map(([sample, name]) => html("li", {}, sample, name)));
+}
+
+/** The picture of an ability: reach against state, both logarithmic. Returns what shows another ability or group. */
+function reachPicture(part) {
+  let ability = data.overview.abilities[0];
+  let group = "";
+  const shown = () => data.overview.lines.filter((line) => ability.id in line.cells && isShown(line));
+  const redraw = scatterPlot(part.querySelector(".reach"), () => ({
+    title: `reach of ${ability.name} against state`,
+    x: { label: "state at the longest context", log: 2, format: bytes, missing: "unknown" },
+    y: { label: `reach (${ability.unit})${group && `, ${group}`}`, format: short, log: 2 },
+    points: shown().map((line) => {
+      const cell = line.cells[ability.id];
+      const [size, words] = cell.reach[group];
+      const state = cell.state === null ? "unknown" : bytes(cell.state) + (cell.grows ? ", grows" : "");
+      const facts = [["reach", `${words} ${ability.unit}`], ["state", state], ["family", line.family]];
+      return { name: line.name, x: cell.state, y: size, err: 0, ...lookOf(line.family), hollow: cell.grows, facts };
+    }),
+    levels: [{ name: "trained", y: ability.trained, colour: 6, dash: "4 3" }],
+  }));
+  return (chosen = ability) => {
+    ability = chosen;
+    const first = data.overview.lines.find((line) => chosen.id in line.cells);
+    const groups = Object.keys(first.cells[chosen.id].reach);
+    group = groups[0];
+    const controls = part.querySelector(".controls");
+    controls.replaceChildren();
+    if (groups.length > 1) {
+      choice(controls, "group", "group", groups.map((one) => [one, one]), group, (one) => {
+        group = one;
+        redraw();
+      });
+    }
+    const families = [...new Set(shown().map((line) => line.family))].sort();
+    const marks = families.map((family) => [svg("svg", { viewBox: "0 0 14 14", "aria-hidden": "true" }, marker(lookOf(family), 7, 7, 5)), family]);
+    markList(part.querySelector(".reach + .marks"), marks);
+    redraw();
+  };
+}
+
+/** The curves of an architecture by size, a chart for each ability that it has. */
+function reachCurves(part) {
+  let line = null;
+  const redraws = data.overview.abilities.map((ability) => {
+    const figure = part.querySelector(`figure[data-ability="${ability.id}"]`);
+    const board = data.boards.find((one) => one.id === ability.id);
+    const series = () => {
+      const cell = line && line.cells[ability.id];
+      if (!cell) return [];
+      const entry = board.entries.find((one) => one.name === cell.entry);
+      return Object.keys(cell.reach).map((name, i) => ({
+        name: name || ability.name, colour: i, dash: DASHES[i], width: 2, marker: MARKERS[i],
+        lines: entry.curves[name ? `${name.replaceAll("-", "_")}_area` : "area"],
+      }));
+    };
+    const redraw = lineChart(figure.querySelector(".chart"), () => ({
+      title: `${ability.name} by ${ability.unit}`,
+      x: sizesOf(ability.unit, ability.trained),
+      y: { label: "accuracy: 0 chance, 1 the best possible", format: short, holds: [0, 1] },
+      series: series(),
+    }));
+    return () => {
+      const found = series();
+      figure.hidden = !found.length;
+      if (!found.length) return;
+      const link = figure.querySelector("a");
+      link.textContent = line.cells[ability.id].entry;
+      link.href = `#${encodeURIComponent(`${ability.id}--${link.textContent}`)}`;
+      markList(figure.querySelector(".marks"), found.length > 1 ? found.map((one) => [sized(swatch(one)), one.name]) : []);
+      redraw();
+    };
+  });
+  return (chosen) => {
+    line = chosen;
+    redraws.forEach((redraw) => redraw());
+  };
+}
+
+let family = "";
+const isShown = (line) => !family || line.family === family;
+
+/** Families filter the table and the picture. An ability shows its picture, and a name the curves of its architecture. */
+function overviewPart() {
+  const part = document.querySelector(".overview");
+  if (!part) return;
+  const panel = part.querySelector(".panel");
+  const picture = reachPicture(panel);
+  const curves = reachCurves(panel);
+  const show = (title, line) => {
+    panel.querySelector("h3").textContent = title;
+    panel.querySelector(".trio").hidden = !line;
+    for (const one of panel.querySelectorAll(":scope > .controls, .reach, .reach + .marks")) one.hidden = Boolean(line);
+    if (line) curves(line);
+  };
+  const showAbility = (ability) => {
+    show(`Reach against state: ${ability.name}. The state of a hollow mark grows.`);
+    picture(ability);
+  };
+  for (const head of part.querySelectorAll("th[data-ability]")) {
+    const ability = data.overview.abilities.find((one) => one.id === head.dataset.ability);
+    head.querySelector("button").addEventListener("click", () => {
+      showAbility(ability);
+      panel.scrollIntoView({ block: "nearest" });
+    });
+  }
+  for (const link of part.querySelectorAll("[data-line]")) {
+    const line = data.overview.lines[Number(link.dataset.line)];
+    link.addEventListener("click", () => show(`${line.name}: accuracy by size. The sizes of training are shaded.`, line));
+  }
+  const families = [["", "all families"], ...FAMILIES.map((one) => [one, one])];
+  choice(part.querySelector("#families"), "family", "family", families, "", (chosen) => {
+    family = chosen;
+    for (const row of part.querySelectorAll("tbody tr")) row.classList.toggle("out", Boolean(family) && row.dataset.family !== family);
+    picture();
+  });
+  showAbility(data.overview.abilities[0]);
+}
+
+/** The button copies the command that stands before it. */
+function makeCopiable(button) {
+  const command = button.closest("details").querySelector("pre").textContent;
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(command);
+    button.textContent = "copied";
+  });
 }
 
 /* ---------- the page ---------- */
@@ -184,6 +328,8 @@ function openTarget() {
 }
 
 document.querySelectorAll(".board").forEach(makeSortable);
+document.querySelectorAll("button.copy").forEach(makeCopiable);
+overviewPart();
 trackChoice();
 for (const board of data.boards) {
   const section = document.getElementById(board.id);

@@ -32,7 +32,7 @@ function scatterPlot(host, spec) {
     const frame = { left: 46, right: width - Math.min(margin, 96), top: 26, bottom: height - 44 };
     const plot = { ...frame, right: frame.right - (missing ? BAND : 0) };
     const ys = [...points.flatMap((p) => [p.y - p.err, p.y + p.err]), ...levels.map((l) => l.y)];
-    const log = yAxis.log && Math.min(...ys) > 0 && Math.max(...ys) > 4 * Math.min(...ys);
+    const log = Math.min(...ys) > 0 && Math.max(...ys) > 4 * Math.min(...ys) && yAxis.log;
     const x = scale(...around(points.map((p) => p.x).filter((v) => v !== null), true), plot.left, plot.right, xAxis.log || true);
     const y = scale(...around(ys, log, yAxis.limits), plot.bottom, plot.top, log);
     drawAxes(root, plot, x, y, xAxis, yAxis);

@@ -265,7 +265,7 @@ function spread(labels, top, bottom, gap) {
 }
 
 /**
- * spec() -> {title, x: {label, format, log, shade}, y: {label, format, log, limits}, series}, asked anew at each drawing.
+ * spec() -> {title, x: {label, format, log, shade}, y: {label, format, log, limits, holds}, series}, asked anew at each drawing.
  * With y.log the axis is logarithmic where the values are positive and far apart.
  * A series is {name, colour, dash, width, marker, lines: [[[x, y], ...], ...]}; its lines share a name, as seeds do.
  */
@@ -274,7 +274,7 @@ function lineChart(host, spec) {
     const { title, x: xAxis, y: yAxis, series } = spec();
     const root = canvas(width, height, title);
     const all = series.flatMap((s) => s.lines.flat());
-    const ys = all.map((p) => p[1]);
+    const ys = [...all.map((p) => p[1]), ...(yAxis.holds || [])];
     const log = yAxis.log && Math.min(...ys) > 0 && Math.max(...ys) > 4 * Math.min(...ys);
     const labelled = width > 620;
     const room = Math.min(190, 22 + 6.9 * Math.max(4, ...series.map((s) => Math.min(24, [...s.name].length))));
