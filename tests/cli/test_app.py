@@ -271,6 +271,20 @@ def test_interruption_says_how_to_go_on(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.parametrize("at", ["regbench.cli.app._parse", "regbench.runner.evaluate_language_model"])
+def test_whatever_is_interrupted_says_the_command(
+    at: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(at, interrupt)
+    code, out, err = said(capsys, "evaluate", "hf:gpt2", "--prompt", "Strings of one language:", "--out", "here")
+    assert (code, out) == (130, "")
+    command = "regbench evaluate hf:gpt2 --prompt 'Strings of one language:' --out here"
+    assert err == f"regbench: interrupted; go on with: {command}\n"
+
+
 MOST_COMMANDS = 17
 
 

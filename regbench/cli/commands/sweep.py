@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -64,20 +63,15 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             timed = sweep.groups if arguments.on == "local" else []  # a cluster's nodes may be other machines
             costs = estimate(timed, divided.threads, lambda text: progress.print(text))
         else:
-            try:
-                with Live(progress) as live:
-                    swept = sweep.run(
-                        live,
-                        out=arguments.out,
-                        jobs=arguments.jobs,
-                        on=arguments.on,
-                        address=arguments.ray_address,
-                        announce=live.say,
-                    )
-            except KeyboardInterrupt:
-                again = shlex.join(["regbench", *sys.argv[1:]]) if sys.argv[1:2] == ["sweep"] else "the same command"
-                print(f"regbench: interrupted; go on with: {again}", file=sys.stderr)
-                return 130
+            with Live(progress) as live:
+                swept = sweep.run(
+                    live,
+                    out=arguments.out,
+                    jobs=arguments.jobs,
+                    on=arguments.on,
+                    address=arguments.ray_address,
+                    announce=live.say,
+                )
     if divided is not None:
         _print_costs(sweep, divided, costs, console)
         return 0
