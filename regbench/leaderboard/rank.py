@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -313,8 +312,8 @@ def budget_share(result: Result, track: Track | None) -> float:
 
 
 def percent(share: float) -> int:
-    """A share of the budget in percent, rounded down below `FULL`: 89.99 % has no rank, and is not 90 %."""
-    return math.floor(100 * share + 1e-9) if share < FULL else round(100 * share)
+    """A share of the budget in percent. It is rounded, but not up to `FULL`: 89.99 % has no rank, and is not 90 %."""
+    return round(100 * share) if share >= FULL else min(round(100 * share), round(100 * FULL) - 1)
 
 
 def _ties(ordered: Sequence[Entry], main: Metric, prior: Prior) -> list[tuple[tuple[int, int], frozenset[str]]]:

@@ -76,8 +76,9 @@ def _seeds(found: Comparison) -> str:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.evaluation.comparison import FIRST_TOKENS, NoDistances, distances
-    from regbench.evaluation.find_predictors import find_predictors
+    from regbench.evaluation.find_predictors import KnownScores, find_predictors
     from regbench.evaluation.score_table import score_table
+    from regbench.leaderboard.rank import percent
     from regbench.leaderboard.standing import Entries
     from regbench.leaderboard.store import without_evidence
     from regbench.metrics.reach import reach_words
@@ -112,7 +113,11 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         f"difference: from {found.names[0]}, on the same instances; tied: p is {SIGNIFICANCE:g} or more, given the "
         "noise of instances and seeds; each row is tested by itself",
     )
-    shares = {row.name: f"{100 * share:.0f} %" for row in rows if (share := _share(row, found)) is not None}
+    known = (one.source for one in found.compared if isinstance(one.source, KnownScores))
+    if shipped := [one.name for one in known if one.main.error is not None]:
+        why = "from the table that ships with regbench, which has no scores of single instances"
+        print_line(f"{', '.join(shipped)}: {why}; so differences from them are not paired", console)
+    shares = {row.name: f"{percent(share)} %" for row in rows if (share := _share(row, found)) is not None}
     if len(set(shares.values())) > 1:
         print_line(f"budgets differ: {', '.join(f'{name} used {share}' for name, share in shares.items())}", console)
     for row in rows:
@@ -207,12 +212,13 @@ def _share(row: ScoreRow, found: Found) -> float | None:
 
 def _costs(row: ScoreRow, found: Found) -> tuple[str, ...]:
     """Parameters, state, training tokens, and the share of the budget that they are. Empty of a baseline."""
+    from regbench.leaderboard.rank import percent
     from regbench.report.content import human_state
 
     if row.result is None:
         return ("",) * 4
     share, architecture = _share(row, found), row.result.architecture
-    tokens = ("", "") if share is None else (f"{row.result.tokens:,}", f"{100 * share:.0f} %")
+    tokens = ("", "") if share is None else (f"{row.result.tokens:,}", f"{percent(share)} %")
     return (f"{architecture.parameters:,}", fill(human_state(architecture), 12), *tokens)
 
 
