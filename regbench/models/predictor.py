@@ -44,6 +44,9 @@ class Baseline:
     anchor: Literal["start", "end"] | None = None
     """Where the normalized score is 0 ("start") or 100 ("end"); None for every other baseline."""
 
+    slow: ClassVar[bool] = False
+    """Whether it takes minutes where others take seconds. The others are scored first."""
+
     @classmethod
     def defaults(cls, task: Task, instances: Instances) -> list[Self]:
         """The forms of this baseline that stand beside every result on `instances` of `task`; [] where it has none."""

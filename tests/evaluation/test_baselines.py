@@ -279,7 +279,7 @@ def test_scores_of_an_older_way_of_scoring_are_not_used(
     monkeypatch.setattr(baselines, "SCORING_VERSION", baselines.SCORING_VERSION + 1)
     announced: list[str] = []
     score_baselines(tiny, test, announced.append)
-    assert "2-gram" in announced
+    assert "scoring the baseline 2-gram" in announced
     assert calls == []
 
 
