@@ -11,7 +11,9 @@ import pytest
 from rich.console import Console
 
 from regbench import cli
+from regbench.cli.lines import Bar
 from regbench.tracks import load_track, track_names
+from regbench.training.progress import now_and_then
 from regbench.training.terminal import TerminalReporter
 from tests.helpers.typed import PLUGIN, refused, said
 
@@ -386,3 +388,52 @@ def test_the_estimate_is_printed_where_it_is_long(capsys: pytest.CaptureFixture[
         reporter.estimated(2.0)
         reporter.estimated(7260.0)
     assert capsys.readouterr().err == "the training will take about 2:01:00 (hours:minutes:seconds)\n"
+
+
+class Clock:
+    """A second goes by with each look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def test_what_lasts_says_how_far_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every five seconds, and never of what is done at once."""
+    monkeypatch.setattr("regbench.training.progress.time.monotonic", Clock())
+    said: list[str] = []
+    progress = now_and_then("predicting", said.append)
+    for done in range(1, 13):
+        progress(100 * done, 1200)
+    assert said[0].startswith("predicting: ")
+    assert all(re.fullmatch(r"predicting: [\d,]+ of 1,200 instances", line) for line in said)
+    assert 2 <= len(said) <= 3
+    with Bar(Console(stderr=True)) as bar:
+        for name in ("Bayes", "3-gram"):
+            for done in range(1, 13 if name == "Bayes" else 2):
+                bar.announce(name, done, 12 if name == "Bayes" else 1)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-2:] == ["predicted by Bayes: 12 instances", "predicted by 3-gram: 1 instances"]
+    assert 2 <= len([line for line in lines if re.fullmatch(r"predicted by Bayes: \d+ of 12 instances", line)]) <= 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["compare", "3-gram", "oracle"], "predicted by 3-gram: 24 instances"),
+        (["baselines", "{track}"], "predicted by 3-gram on tiny-v1: 24 instances"),
+        (["evaluate", "{run}"], "predicting the test split of tiny-v1"),
+        (["verify", "{run}"], "scoring what seed 4 predicted, 2 of 2"),
+        (["submit", "{run}", "--board", "."], "scoring what seed 4 predicted, 2 of 2"),
+    ],
+)
+def test_each_long_command_says_what_it_does(
+    arguments: list[str], line: str, run_folder: Path, tiny_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word.format(run=run_folder, track=tiny_file) for word in arguments]
+    _, out, err = said(capsys, *words, *([] if arguments[0] == "baselines" else ["--track", str(tiny_file)]))
+    assert line in err.splitlines()
+    assert line not in out

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from regbench.analysis.tables import narrow_table
 from regbench.cli.arguments import one_of, refuse_unused
-from regbench.cli.lines import announcing, print_line, stderr
+from regbench.cli.lines import Bar, print_line, stderr
 from regbench.cli.tables import folded, print_fitting, short, small_error
 
 if TYPE_CHECKING:
@@ -75,6 +75,11 @@ def _seeds(found: Comparison) -> str:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
+    with Bar(stderr()) as bar:
+        return _compare(arguments, bar.announce, console)
+
+
+def _compare(arguments: argparse.Namespace, announce: Announce, console: Console) -> int:
     from regbench.evaluation.comparison import FIRST_TOKENS, NoDistances, distances
     from regbench.evaluation.find_predictors import KnownScores, find_predictors
     from regbench.evaluation.score_table import score_table
@@ -93,7 +98,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.course:
         why = "is of the distances between predictors: leave it out beside --course"
         refuse_unused(arguments, ("out", "csv", "order"), why)
-    announce = announcing(stderr())
     found = find_predictors(without_evidence(arguments.predictor), arguments.track, Entries())
     require_writable_files(arguments.out, arguments.csv, arguments.course)
     asked = arguments.tokens is not None
