@@ -12,7 +12,6 @@ import numpy as np
 
 from regbench.evaluation.find_predictors import KnownScores
 from regbench.leaderboard.entry import Entry, sample_of
-from regbench.leaderboard.rank import FULL, budget_share
 from regbench.leaderboard.spread import prior_of
 from regbench.leaderboard.store import ENTRY_BYTES, Stored, find_board, find_entry, stored_in
 from regbench.leaderboard.table import rows_of
@@ -22,6 +21,9 @@ from regbench.results import ArchitectureRecord, Result, ScoreRecord, SeedRecord
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
+
+FULL = 0.9
+"""The least share of the track's training tokens with which an entry is ranked: others are held against full trainings."""
 
 
 class Entries:
@@ -96,6 +98,18 @@ class Standing:
     """The names and scores of up to three entries that are better, the nearest last."""
     below: list[tuple[str, ScoreRecord]]
     """The same of up to three that are not better, the nearest first."""
+
+
+def budget_share(result: Result, track: Track | None) -> float:
+    """The share of the track's budget that the shortest training saw. 1 where the track is gone."""
+    if track is None:
+        return 1.0
+    return min(seed.tokens for seed in result.seeds) / track.definition.budget.train_tokens
+
+
+def percent(share: float) -> int:
+    """A share of the budget in percent. It is rounded, but not up to `FULL`: 89.99 % has no rank, and is not 90 %."""
+    return round(100 * share) if share >= FULL else min(round(100 * share), round(100 * FULL) - 1)
 
 
 def standing_of(result: Result, track: Track) -> Standing | None:

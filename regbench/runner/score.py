@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from regbench.evaluation.predictions import StoredPredictions
-from regbench.report import write_report
+from regbench.report.page import write_report
 from regbench.results import Result
 from regbench.runner.folder import unused
 from regbench.tracks import Track, load_track

@@ -17,7 +17,7 @@ from regbench.evaluation.baselines import default_baselines, score_baselines
 from regbench.models.model import parameter_count
 from regbench.models.state_size import state_at
 from regbench.ops.backend import use_backend
-from regbench.report import write_report
+from regbench.report.page import write_report
 from regbench.results import ArchitectureRecord, Result, SeedRecord, Selection, read_result
 from regbench.runner.folder import new_folder, unused, write_config
 from regbench.runner.one_seed import check_begun, seed_record, train

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from regbench import cli
+from regbench.cli import app
 from regbench.cli.lines import Bar
+from regbench.leaderboard.store import ROOT
 from regbench.tracks import load_track, track_names
 from regbench.training.progress import now_and_then
 from regbench.training.terminal import TerminalReporter
@@ -388,6 +393,40 @@ def test_the_estimate_is_printed_where_it_is_long(capsys: pytest.CaptureFixture[
         reporter.estimated(2.0)
         reporter.estimated(7260.0)
     assert capsys.readouterr().err == "the training will take about 2:01:00 (hours:minutes:seconds)\n"
+
+
+LIGHT = [
+    *(
+        ["ls", *words]
+        for words in ([], ["architectures"], ["architectures", "mamba"], ["baselines"], ["tasks"], ["tracks"])
+    ),
+    *(["ls", kind] for kind in ("suites", "runs", "training")),
+    *([*name, "--help"] for name in ([], *([one] for one in app._commands()))),
+    ["data", "pfa-small-v1"],
+    ["compare", "lstm", "mamba"],
+]
+
+
+@pytest.mark.ci
+def test_what_is_only_read_imports_no_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the tables of `ls` are in the cache. The tasks of `data` and `compare` are compiled by Numba: others need not that."""
+    monkeypatch.setenv("REGBENCH_CACHE", str(tmp_path))
+    code = (
+        "import json, sys\nfrom regbench import cli\nfor words in json.loads(sys.argv[1]):\n"
+        "    try: assert cli.main(words) == 0\n    except SystemExit: pass\n"
+        "print('modules:', *({'torch', 'numba', 'matplotlib', 'pandas', 'jinja2'} & set(sys.modules)))"
+    )
+
+    def imported(*commands: list[str]) -> set[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", code, json.dumps(commands)], check=True, capture_output=True, text=True, cwd=ROOT
+        )
+        return {*done.stdout.splitlines()[-1].split()[1:]}
+
+    assert imported(["ls", "architectures"]) >= {"torch"}, "nothing was in the cache"
+    imported(["ls", "tracks"], ["ls", "architectures", "mamba"])
+    assert imported(*LIGHT[:-2]) == set()
+    assert imported(*LIGHT[-2:]) == {"numba"}
 
 
 class Clock:

@@ -83,8 +83,7 @@ def _compare(arguments: argparse.Namespace, announce: Announce, console: Console
     from regbench.evaluation.comparison import FIRST_TOKENS, NoDistances, distances
     from regbench.evaluation.find_predictors import KnownScores, find_predictors
     from regbench.evaluation.score_table import score_table
-    from regbench.leaderboard.rank import percent
-    from regbench.leaderboard.standing import Entries
+    from regbench.leaderboard.standing import Entries, percent
     from regbench.leaderboard.store import without_evidence
     from regbench.metrics.reach import reach_words
     from regbench.metrics.significance import SIGNIFICANCE
@@ -216,7 +215,7 @@ def _share(row: ScoreRow, found: Found) -> float | None:
 
 def _costs(row: ScoreRow, found: Found) -> tuple[str, ...]:
     """Parameters, state, training tokens, and the share of the budget that they are. Empty of a baseline."""
-    from regbench.leaderboard.rank import percent
+    from regbench.leaderboard.standing import percent
     from regbench.report.content import human_state
 
     if row.result is None:

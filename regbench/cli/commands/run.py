@@ -108,8 +108,7 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
     from regbench.config import read_run
     from regbench.leaderboard.entry import command_of
     from regbench.leaderboard.figures import seeds_needed
-    from regbench.leaderboard.rank import FULL, budget_share, percent
-    from regbench.leaderboard.standing import standing_of
+    from regbench.leaderboard.standing import FULL, budget_share, percent, standing_of
     from regbench.tracks import load_track
     from regbench.utils import registry
 
