@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -91,31 +92,18 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     names = arguments.baselines
     baselines = None if names is None else () if names == "none" else [name.strip() for name in names.split(",")]
     with TerminalReporter(stderr()) as reporter:
+        shared: dict[str, Any] = {"baselines": baselines, "out": arguments.out, "reporter": reporter}
         if of_run:
             refuse_unused(arguments, (*fields, "mapping"), f"is for a language model, and {arguments.model} is a run")
             trained = load_to_ask(
                 arguments.model, arguments.seed, arguments.split, architecture=arguments.arch, track=arguments.track
             )
             trained.model.to(find_device(arguments.device))
-            result = runner.evaluate(
-                trained.track,
-                trained,
-                split=arguments.split,
-                baselines=baselines,
-                out=arguments.out,
-                reporter=reporter,
-            )
+            result = runner.evaluate(trained.track, trained, split=arguments.split, **shared)
         else:
             refuse_unused(arguments, ("seed", "arch"), "is for a run")
             result = runner.evaluate_language_model(
-                arguments.track,
-                arguments.model,
-                arguments.split,
-                settings=settings,
-                device=arguments.device,
-                baselines=baselines,
-                out=arguments.out,
-                reporter=reporter,
+                arguments.track, arguments.model, arguments.split, settings=settings, device=arguments.device, **shared
             )
     print_fitting(result_table(result, metrics_of(load_track(arguments.track).task)), console)
     values = [seed.scores[result.track.main_score].value for seed in result.seeds]
