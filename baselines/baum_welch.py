@@ -77,6 +77,7 @@ class BaumWelch(Baseline):
     warm_start: bool = False
 
     name = "Baum-Welch"
+    slow = True
 
     def __post_init__(self) -> None:
         check_vocabulary(self.vocab_size, self.separator)

@@ -104,6 +104,7 @@ class Bayes(Baseline):
     fallback: float = 0.005
 
     name = "Bayes"
+    slow = True
 
     def __post_init__(self) -> None:
         check_vocabulary(self.vocab_size, self.separator)

@@ -5,7 +5,7 @@ The names below are what scripts and plug-ins use; each is loaded when first tou
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -72,11 +72,11 @@ compiled.find_place()
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return metadata.version("regbench")
-    if name == "ops":
-        return importlib.import_module("regbench.ops")
-    if name not in _HOMES:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name[0] == "_" or not importlib.util.find_spec(f"regbench.{name}"):
         raise AttributeError(f"module 'regbench' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return importlib.import_module(f"regbench.{name}")  # a room, such as regbench.ops
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,6 @@
 
 import sys
 
-from regbench.cli.app import main
+from regbench.cli import main
 
 sys.exit(main())

@@ -127,4 +127,5 @@ def test_installed_with_what_it_declares_the_commands_run(bare: Path, tmp_path: 
     assert "lstm" in said(run)
     assert "3-gram" in said("regbench compare runs/tiny 3-gram --track tiny.yaml")
     assert "README.md" in said("regbench leaderboard --board board && ls board")
+    assert "better" in said("regbench compare lstm mamba")
     assert "lstm" in said("python -c 'import regbench; print(set(regbench.entries().architecture))'")

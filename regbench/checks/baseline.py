@@ -8,14 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from regbench.checks.causality import Leak, depends_on_length, differ, sees_future
 from regbench.data.instances import Instances
 from regbench.metrics.scores import check_distributions, check_finite
 from regbench.models.predictor import Baseline
@@ -24,6 +21,11 @@ from regbench.utils import registry
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, blaming
 from regbench.utils.registry import BASELINE
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from regbench.checks.causality import Leak
 
 TOLERANCE = 1e-6
 """The largest difference between two predictions of one position: sums over other batches round in another way."""
@@ -115,11 +117,18 @@ def fault_of(baseline: Baseline, io: IO, instances: Instances) -> str | None:
 
 
 def _differ(one: FloatArray, other: FloatArray) -> bool:
+    import torch  # it loads slowly, and baselines that are built in are not checked
+
+    from regbench.checks.causality import differ
+
     return differ(torch.tensor(one), torch.tensor(other), TOLERANCE)  # copies: an array may be read-only
 
 
 def _sees_future(baseline: Baseline, io: IO, tokens: NDArray[Any]) -> Leak | None:
     """How it sees the future in one instance, (1, L), or None."""
+    import torch
+
+    from regbench.checks.causality import depends_on_length, sees_future
 
     def predict(inputs: Tensor) -> Tensor:
         given = inputs.numpy().astype(tokens.dtype)

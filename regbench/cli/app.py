@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from textwrap import fill
 from typing import NoReturn
 
@@ -46,6 +47,8 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     threads.wait_asleep()  # before a command imports PyTorch
+    if isinstance(sys.stdout, TextIOWrapper):  # on stderr Python does so by itself
+        sys.stdout.reconfigure(errors="replace")  # a terminal or a file may have no "±"
     # Names of users' files are printed as they are: brackets in them are no markup, words no emoji, numbers have no colour.
     console = _Console(markup=False, emoji=False, highlight=False)
     try:
@@ -55,9 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"regbench: {escaped(str(error))}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("regbench: interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:  # e.g. `regbench ls | head`
         sys.stderr.close()
         return 0

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from regbench.training.progress import now_and_then
 from regbench.utils.errors import escaped
 
 if TYPE_CHECKING:
-    from regbench.evaluation.baselines import Announce
     from regbench.leaderboard.claim import Findings
 
 
@@ -38,16 +39,53 @@ def tell(text: str) -> None:
     print_line(text, stderr())
 
 
-def announcing(console: Console) -> Announce:
-    """What prints a line for each predictor, once it has predicted all instances."""
-    told: set[str] = set()
+class Bar:
+    """One bar for the predictor at work; where the output is no terminal, a line now and then, and when it is done.
 
-    def announce(name: str, done: int, total: int) -> None:
-        if done == total and name not in told:
-            told.add(name)
-            print_line(f"predicted by {name}: {total} instances", console)
+    Attributes:
+        on: What stands behind its name.
+    """
 
-    return announce
+    def __init__(self, console: Console) -> None:
+        self.on = ""
+        self._console = console
+        columns = TextColumn("{task.description}"), BarColumn(bar_width=30), TextColumn("{task.completed}/{task.total}")
+        self._bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+        self._of: str | None = None
+        self._line = now_and_then("", lambda _: None)
+        self._told: set[str] = set()
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Takes the bar away."""
+        for task in self._bar.task_ids:
+            self._bar.stop()
+            self._bar.remove_task(task)
+        self._of = None
+
+    def announce(self, name: str, done: int, total: int) -> None:
+        """Is told how far a predictor is."""
+        what = f"predicted by {escaped(name)}{self.on}"
+        if self._of != what:
+            self.clear()
+            self._of, self._line = what, now_and_then(what, lambda text: print_line(text, self._console))
+            if self._console.is_terminal:
+                self._bar.start()
+                self._bar.add_task(what, total=total)
+        if self._console.is_terminal:
+            self._bar.update(self._bar.task_ids[0], completed=done)
+            if done == total:
+                self.clear()
+        elif done == total and what not in self._told:
+            self._told.add(what)
+            print_line(f"{what}: {total} instances", self._console)
+        else:
+            self._line(done, total)
 
 
 @contextlib.contextmanager

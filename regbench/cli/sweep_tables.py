@@ -67,7 +67,7 @@ def failure_table(failures: Sequence[Failure]) -> Table:
 
 
 def cost_table(costs: Sequence[Cost]) -> Table:
-    heads = ("track", "architecture", "trials", "seeds", "parameters", "tokens", "time of\none core")
+    heads = ("track", "architecture", "trials", "seeds", "cells", "parameters", "tokens", "time of\none core")
     table = narrow_table(None, heads, 2)
     for cost in costs:
         low, high = (_count(count) for count in cost.parameters)
@@ -76,6 +76,7 @@ def cost_table(costs: Sequence[Cost]) -> Table:
             cost.architecture,
             f"{cost.trials:,}",
             f"{cost.seeds:,}",
+            f"{cost.cells:,}",
             low if low == high else f"{low} – {high}",
             _count(cost.tokens),
             human_seconds(cost.seconds),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from regbench.data.instances import Instances
-from regbench.evaluation.baselines import score_baselines
+from regbench.evaluation.baselines import Progress, named_baselines, score_baselines
 from regbench.evaluation.given import Given, check_shape, given
 from regbench.evaluation.guards import CUTS, TOLERANCE, CutCheck, HonestyCheck, require_bottleneck
 from regbench.evaluation.predictions import StoredPredictions, store
@@ -24,6 +26,7 @@ from regbench.models.predictor import predict_in_batches, rows_at_once
 from regbench.results import ArchitectureRecord, BaselineRecord, Evaluation, Result, SeedRecord, Selection
 from regbench.tasks.base import Task, VectorIO
 from regbench.tracks import Track
+from regbench.training.progress import now_and_then
 from regbench.training.provenance import describe_code, describe_environment
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, blaming, nearest
@@ -40,6 +43,7 @@ def evaluate_predictor(
     name: str | None,
     device: str,
     announce: Callable[[str], None],
+    baselines: Sequence[str] | None = None,
 ) -> tuple[Result, StoredPredictions]:
     """The result of any predictor, and its predictions. `regbench.runner.evaluate` explains the arguments.
 
@@ -54,15 +58,17 @@ def evaluate_predictor(
     with blaming("the digest of the weights fails:"):
         weights = weights_digest(one.module) if one.module is not None else None
     instances = track.instances(split)
-    announce(f"predicting the {split} split of {track.name}")
+    named_baselines(track, instances, baselines)  # a wrong name is told before all is predicted
+    what = f"predicting the {split} split of {track.name}"
+    announce(what)
     started = time.perf_counter()
     task = track.task
     fresh = None
     if split == "test" and task.portable:  # what makes fresh ones makes them as the test split
         fresh = task.fresh(track.definition.splits, CUTS, secrets.randbits(48))
-    stored = predictions_of(one, task, instances, fresh)
+    stored = predictions_of(one, task, instances, fresh, now_and_then(what, announce))
     seconds = time.perf_counter() - started
-    baselines = score_baselines(track, instances, lambda b: announce(f"scoring the baseline {b}"))
+    records = score_baselines(track, instances, announce, names=baselines)
     result = result_of(
         track,
         ArchitectureRecord(
@@ -74,8 +80,8 @@ def evaluate_predictor(
             state_bytes=None,
             state_at={},
         ),
-        [record_of(track, instances, stored, seconds, baselines)],
-        baselines,
+        [record_of(track, instances, stored, seconds, records)],
+        records,
         Evaluation.model_validate({"given": one.what, "predicts": one.predicts, "kind": one.kind, "split": split}),
         one.device,
     )
@@ -132,15 +138,27 @@ def result_of(
     )
 
 
+_NO_NAMES = ("model", "net", "predict", "predictor", "forward", "__call__", "<lambda>")
+"""What many functions and classes are called."""
+
+
 def _name_of(predictor: Any) -> str:
-    """The name of a function or of an object, of a published model its own, else its class. An array is called "predictions"."""
+    """The name of a function or of an object, of a published model its own, else its class. An array is called "predictions".
+
+    A method is called as its object, what `torch.compile` made as what it was made from. Where the name could be any model's, it
+    is that of the file.
+    """
     if isinstance(predictor, np.ndarray | Tensor):
         return "predictions"
+    predictor = getattr(predictor, "__self__", predictor)
+    predictor = getattr(predictor, "_orig_mod", predictor)
     names = (getattr(predictor, key, None) for key in ("__name__", "name", "name_or_path"))
-    name = next(filter(None, names), None)
-    name = name.rstrip("/").rpartition("/")[2] if isinstance(name, str) else None
-    named = isinstance(name, str) and name.isprintable() and name != "<lambda>"
-    return str(name) if named else "callable" if name == "<lambda>" else type(predictor).__name__
+    name = next((one for one in names if isinstance(one, str) and one), type(predictor).__name__)
+    name = name.rstrip("/").rpartition("/")[2]
+    if name.lower() in _NO_NAMES:
+        file = getattr(sys.modules.get(getattr(predictor, "__module__", "")), "__file__", None)
+        name = Path(file).stem if file else name if name.isidentifier() else "callable"
+    return name if name.isprintable() else type(predictor).__name__
 
 
 def weights_digest(module: nn.Module) -> str:
@@ -153,14 +171,16 @@ def weights_digest(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def predictions_of(one: Given, task: Task, instances: Instances, fresh: Instances | None) -> StoredPredictions:
+def predictions_of(
+    one: Given, task: Task, instances: Instances, fresh: Instances | None, progress: Progress
+) -> StoredPredictions:
     """What it predicts for every instance, in the form in which a run keeps its predictions.
 
     Raises:
         UserError: It sees what it predicts, it is shifted by one place, or its rows are not what they are said to be.
     """
     with _in_evaluation_mode(one.module):
-        return stored_of(one, task, instances, fresh)
+        return stored_of(one, task, instances, fresh, progress=progress)
 
 
 @contextmanager
@@ -177,7 +197,12 @@ def _in_evaluation_mode(module: nn.Module | None) -> Iterator[None]:
 
 
 def stored_of(
-    one: Given, task: Task, instances: Instances, fresh: Instances | None = None, tolerance: float = TOLERANCE
+    one: Given,
+    task: Task,
+    instances: Instances,
+    fresh: Instances | None = None,
+    tolerance: float = TOLERANCE,
+    progress: Progress = lambda done, total: None,
 ) -> StoredPredictions:
     """Asks for all predictions, weighs them against the tokens and the truth on the way, and then asks for some once more.
 
@@ -187,6 +212,7 @@ def stored_of(
         instances: What is predicted.
         fresh: Others of the same kind, if there are any; see `CutCheck`.
         tolerance: The share of the largest number in a row by which it may differ when it is asked for again.
+        progress: Is told how far it is.
     """
     honesty, cuts = HonestyCheck(task), CutCheck(instances, fresh)
     at_once = rows_at_once(one.io, instances.tokens.shape[1], 64)
@@ -198,6 +224,7 @@ def stored_of(
             honesty.add(batch, instances[start : start + len(batch)])
             cuts.add(batch, start)
             start += len(batch)
+            progress(start, len(instances))
             yield batch
 
     stored = store(task, watched(), instances)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ from regbench.metrics.scores import SCORING_VERSION, Scores, score, score_chance
 from regbench.models.predictor import Baseline, rows_at_once
 from regbench.results import BaselineRecord
 from regbench.tracks import Track
+from regbench.training.progress import now_and_then
 from regbench.utils import registry, threads
 from regbench.utils.arrays import FloatArray
-from regbench.utils.errors import UserError
+from regbench.utils.errors import UserError, nearest
 from regbench.utils.files import cache_root, keep_arrays, keep_text, kept_arrays, kept_text
 
 Progress = Callable[[int, int], None]
@@ -61,7 +62,7 @@ def default_baselines(track: Track, instances: Instances) -> list[Baseline]:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise UserError(f"two baselines on {track.name} are {what} '{twice}'")
-    return found
+    return sorted(found, key=lambda baseline: baseline.slow)
 
 
 def defaults_of(name: str, track: Track, instances: Instances) -> list[Baseline]:
@@ -174,14 +175,39 @@ def score_stored(track: Track, instances: Instances, stored: StoredPredictions) 
 
 
 def score_baselines(
-    track: Track, instances: Instances, announce: Callable[[str], None], *, anchors: bool = False
+    track: Track,
+    instances: Instances,
+    announce: Callable[[str], None],
+    *,
+    anchors: bool = False,
+    names: Sequence[str] | None = None,
 ) -> dict[str, BaselineRecord]:
     """Scores the default baselines. The cache keeps their scores, since they depend on nothing that is trained.
 
-    `anchors`: only the two between which normalized scores lie.
+    Args:
+        track: The track.
+        instances: What they predict.
+        announce: Is told what is scored, and how far it is.
+        anchors: Only the two between which normalized scores lie.
+        names: As `named_baselines` takes them. Without the two of `anchors` there are no normalized scores.
     """
-    wanted = [b for b in default_baselines(track, instances) if b.anchor is not None or not anchors]
+    wanted = [b for b in named_baselines(track, instances, names) if b.anchor is not None or not anchors]
+    if not wanted:
+        return {}
     return with_chance({b.name: _record(b, track, instances, announce) for b in wanted}, track, instances)
+
+
+def named_baselines(track: Track, instances: Instances, names: Sequence[str] | None) -> list[Baseline]:
+    """The default baselines of these names in tables. None: all.
+
+    Raises:
+        UserError: There is no baseline of a name.
+    """
+    found = {} if names is not None and not names else {b.name: b for b in default_baselines(track, instances)}
+    for name in names or ():
+        if name not in found:
+            raise UserError(f"{track.name} has no baseline '{name}'{nearest(name, found)}")
+    return [baseline for name, baseline in found.items() if not names or name in names]
 
 
 def with_chance(records: Mapping[str, BaselineRecord], track: Track, instances: Instances) -> dict[str, BaselineRecord]:
@@ -202,8 +228,9 @@ def _record(baseline: Baseline, track: Track, instances: Instances, announce: Ca
     found = _kept_record(path)
     if found is not None:
         return found
-    announce(baseline.name)
-    made = predict_baseline(baseline, track, instances)
+    what = f"scoring the baseline {baseline.name}"
+    announce(what)
+    made = predict_baseline(baseline, track, instances, now_and_then(what, announce))
     scores, curves = score_records(score_stored(track, instances, made.stored))
     record = BaselineRecord(
         scores=scores,

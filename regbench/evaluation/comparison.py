@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import Announce, kept_predictions, predict_baseline
-from regbench.evaluation.find_predictors import Found, KnownScores, Run, find_predictors
+from regbench.evaluation.find_predictors import Found, KnownScores, Run
 from regbench.evaluation.predictions import Predictions, StoredPredictions, read_scored
 from regbench.metrics.metric import TokenPrediction
 from regbench.metrics.scores import mean_over
@@ -85,31 +85,6 @@ class Comparison:
         write_rows(path, ["predictor", "other", "tvd", "stderr"], rows)
 
 
-def compare(
-    predictors: Sequence[str],
-    track: str | None = None,
-    *,
-    tokens: int = FIRST_TOKENS,
-    order: Literal["similar", "given"] = "similar",
-    announce: Announce = lambda name, done, total: None,
-) -> Comparison:
-    """Computes the TVD between every two predictors, over the scored positions among the first tokens of each test instance.
-
-    A run folder is called by its architecture. Where two runs have one architecture, they are called by their folders.
-
-    Args:
-        predictors: As `find_predictors` takes them.
-        track: A track's name or file. By default it is that of the run folders, else pfa-small-v1.
-        tokens: How many tokens of each instance are compared.
-        order: "similar" puts predictors that predict alike next to each other; the first stays first.
-        announce: Is told of baselines that predict.
-
-    Raises:
-        UserError: An unknown predictor, a run on another track, or nothing to compare.
-    """
-    return distances(find_predictors(predictors, track), tokens=tokens, order=order, announce=announce)
-
-
 def distances(
     found: Found,
     *,
@@ -117,7 +92,13 @@ def distances(
     order: Literal["similar", "given"] = "similar",
     announce: Announce = lambda name, done, total: None,
 ) -> Comparison:
-    """Computes what `compare` computes, of predictors that are found. Those without predictions are left out.
+    """Computes the TVD between every two predictors, over the scored positions among the first tokens of each test instance.
+
+    Args:
+        found: The predictors. Those without predictions are left out.
+        tokens: How many tokens of each instance are compared.
+        order: "similar" puts predictors that predict alike next to each other; the first stays first.
+        announce: Is told of baselines that predict.
 
     Raises:
         UserError: There is nothing to compare.

@@ -24,7 +24,7 @@ from torch import Tensor
 from regbench.config import Seed
 from regbench.data.instances import Instances
 from regbench.evaluation.any_predictor import record_of, result_of, stored_of, weights_digest
-from regbench.evaluation.baselines import score_baselines
+from regbench.evaluation.baselines import Progress, named_baselines, score_baselines
 from regbench.evaluation.given import Given
 from regbench.evaluation.guards import TOLERANCE, require_bottleneck
 from regbench.evaluation.predictions import StoredPredictions
@@ -32,6 +32,7 @@ from regbench.models.model import find_device, token_tensor
 from regbench.results import ArchitectureRecord, Evaluation, Result
 from regbench.tasks.base import TokenIO
 from regbench.tracks import Track
+from regbench.training.progress import now_and_then
 from regbench.utils.errors import UserError, explain_validation
 from regbench.utils.guard import LONGEST_STRING, check_plain
 from regbench.utils.settings import Settings
@@ -230,6 +231,7 @@ def evaluate_language_model(
     settings: dict[str, Any],
     device: str,
     announce: Callable[[str], None],
+    baselines: Sequence[str] | None = None,
 ) -> tuple[Result, Sequence[StoredPredictions]]:
     with explain_validation("language model", Prompting.model_fields):
         prompting = Prompting(**settings)
@@ -240,10 +242,11 @@ def evaluate_language_model(
         raise UserError(f"a language model needs a track of symbols; {track.name} is of {kind}")
     require_bottleneck(name, track)
     place, plain = find_device(device), name.removeprefix(PREFIX)
+    instances = track.instances(split)
+    named_baselines(track, instances, baselines)  # a wrong name is told before all is predicted
     announce(f"loading {plain}")
     model = LanguageModel(plain, prompting, place)
     mappings = model.mappings(io, prompting.symbols, prompting.mappings)
-    instances = track.instances(split)
     if prompting.limit is not None and prompting.limit < len(instances):
         instances = instances[: prompting.limit]
     else:  # they are all of them
@@ -251,9 +254,10 @@ def evaluate_language_model(
     model.require_room(int(instances.lengths.max()))
     predicted = {}
     for seed, mapping in mappings.items():
-        announce(f"predicting {len(instances):,} instances of the {split} split of {track.name}, mapping {seed}")
-        predicted[seed] = _predict(model, track, mapping, instances)
-    baselines = score_baselines(track, instances, lambda b: announce(f"scoring the baseline {b}"))
+        what = f"predicting the {split} split of {track.name}, mapping {seed}"
+        announce(f"{what}: {len(instances):,} instances")
+        predicted[seed] = _predict(model, track, mapping, instances, now_and_then(what, announce))
+    records = score_baselines(track, instances, announce, names=baselines)
     options = prompting.model_dump(mode="json", exclude={"mappings"}) | {
         "revision": getattr(model.model.config, "_commit_hash", None) or prompting.revision,
         "model": plain if not Path(plain).exists() else Path(plain).name,  # without the folders of this machine
@@ -273,10 +277,10 @@ def evaluate_language_model(
             state_at={},
         ),
         [
-            record_of(track, instances, stored, seconds, baselines, seed)
+            record_of(track, instances, stored, seconds, records, seed)
             for seed, (stored, seconds, _) in predicted.items()
         ],
-        baselines,
+        records,
         Evaluation(
             given="language model",
             predicts="next",
@@ -292,13 +296,14 @@ def evaluate_language_model(
 
 
 def _predict(
-    model: LanguageModel, track: Track, mapping: NDArray[np.int64], instances: Instances
+    model: LanguageModel, track: Track, mapping: NDArray[np.int64], instances: Instances, progress: Progress
 ) -> tuple[StoredPredictions, float, float]:
     """The predictions, the seconds they took, and the mean probability that other tokens had at scored positions."""
     outside: list[NDArray[np.floating[Any]]] = []
     one = Given("language model", "next", "logits", track.task.io, model.asking(mapping, outside.append))
     started = time.perf_counter()
-    stored = stored_of(one, track.task, instances, tolerance=HALF_TOLERANCE if model.in_half else TOLERANCE)
+    tolerance = HALF_TOLERANCE if model.in_half else TOLERANCE
+    stored = stored_of(one, track.task, instances, tolerance=tolerance, progress=progress)
     seconds = time.perf_counter() - started
     rows = [row for batch in outside for row in batch][: len(instances)]  # cut prompts follow
     kept = [row[: len(mask)][mask[: len(row)]] for row, mask in zip(rows, instances.scored, strict=True)]

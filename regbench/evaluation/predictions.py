@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
 from numpy.typing import DTypeLike, NDArray
 
 from regbench.data.instances import Instances
@@ -126,6 +125,8 @@ class Predictions(_Stored):
     @property
     def fault(self) -> str | None:
         """What is wrong with a row, if anything: it is not finite, or it is no distribution."""
+        import torch  # it loads slowly
+
         rows, largest = max(1, _CHECKED_BYTES // max(1, self.packed[:1].nbytes)), 0.0
         for start in range(0, len(self.packed), rows):
             # PyTorch turns float16 into float32 in a third of NumPy's time.

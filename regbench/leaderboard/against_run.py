@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regbench.data.instances import Instances
+from regbench.evaluation.baselines import Progress
 from regbench.evaluation.predictions import Predictions, expected_arrays
 from regbench.leaderboard.claim import Case, Findings, Note, Reference, RunFolder, find_reference
 from regbench.leaderboard.entry import InstanceScores
@@ -42,6 +43,7 @@ from regbench.results import Curve, SeedRecord
 from regbench.tasks.base import IO, TokenIO, VectorIO
 from regbench.tracks import Track
 from regbench.training.checkpoint import load_model, load_weights
+from regbench.training.progress import now_and_then
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
@@ -105,10 +107,11 @@ class Asked:
     last: bool = False
     """Whether only the prediction of the last token of each is wanted."""
 
-    def rows(self, io: IO, model: Any) -> NDArray[Any]:
+    def rows(self, io: IO, model: Any, progress: Progress = lambda done, total: None) -> NDArray[Any]:
         """(T, V): a row for each token, as stored predictions have them; or for each instance."""
         instances, kind = self.instances, np.float32 if isinstance(io, VectorIO) else np.float16
-        batches = predict_in_batches(ModelPredictor(model), instances, rows_at_once(io, instances.tokens.shape[1], 64))
+        at_once = rows_at_once(io, instances.tokens.shape[1], 64)
+        batches = predict_in_batches(ModelPredictor(model), instances, at_once, progress)
         if not self.last:
             return Predictions.pack(batches, instances, kind).packed
         ends, rows = iter(instances.lengths - 1), np.empty((len(instances), io.width), kind)
@@ -173,7 +176,9 @@ def predict_again(
     first = _first_distances(cls, resolve_options(cls, record.options), task.io, seeds)
     for i, seed in enumerate(seeds):
         model = load_model(run.folder, f"seed-{seed}/checkpoint.safetensors", record, task.io)
-        yield Answer([one.rows(task.io, model) for one in asked], first[i])
+        what = f"asking the weights of seed {seed}, {i + 1} of {len(seeds)}"
+        announce(what)
+        yield Answer([one.rows(task.io, model, now_and_then(what, announce)) for one in asked], first[i])
 
 
 def weight_faults(run: RunFolder, seed: SeedRecord, answer: Answer, reference: Reference) -> Iterator[str]:

@@ -88,7 +88,7 @@ def challenge(
     check_by(by, stored)
     if not FEWEST <= cuts <= MOST:
         raise UserError(f"a challenge has {FEWEST} to {MOST:,} cuts, not {cuts}")
-    findings = verify_entry(stored, track=track, run=run, costly=False)
+    findings = verify_entry(stored, track=track, run=run, announce=announce, costly=False)
     if findings.faults:
         return ChallengeOutcome(findings, 0)
     entry, folder = stored.entry, RunFolder(run)
@@ -111,7 +111,6 @@ def challenge(
             predict_again(folder, stored.source, reference, [Asked(reference.test), asked], announce),
             strict=True,
         ):
-            announce(f"seed {one.seed} has answered")
             findings.take("checkpoint", weight_faults(folder, one, answer, reference))
             rows = np.empty_like(answer.rows[1])
             rows[order] = answer.rows[1]
@@ -120,6 +119,7 @@ def challenge(
         findings.take("checkpoint", [str(error)])
     if findings.faults:
         return ChallengeOutcome(findings, number)
+    announce("scoring the answers, and those of n-grams beside them")
     controls = [cut.sums(task, fresh, reference.batches(one, fresh)) for one in reference.controls(fresh)]
     means, expected = {}, {}
     for metric in entry.metrics:

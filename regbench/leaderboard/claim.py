@@ -111,7 +111,7 @@ class Reference:
     def baselines(self, announce: Callable[[str], None]) -> dict[str, BaselineRecord]:
         """Every baseline's record, from the cache or computed now. `announce` is told of each that is computed."""
         if "_found" not in vars(self):
-            found = score_baselines(self.track, self.test, lambda name: announce(f"computing the baseline {name}"))
+            found = score_baselines(self.track, self.test, announce)
             vars(self)["_found"] = found
         kept: dict[str, BaselineRecord] = vars(self)["_found"]
         return kept

@@ -116,6 +116,8 @@ def load_boards(
             except Refused as error:
                 faults.append(f"{stored.path.name}: {error}")
                 continue
+            if entry.track not in {one.track for one in entries[-1:]}:
+                announce(f"checking the entries of {entry.track}")
             entries.append(entry)
             baselines = known.get(entry.result.track.digest)
             found = verify_entry(stored, track=track, baselines=baselines, announce=announce).faults

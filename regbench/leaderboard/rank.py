@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,16 +12,14 @@ from regbench.evaluation.language_models import LanguageModelEntry
 from regbench.leaderboard.claim import todays_track
 from regbench.leaderboard.entry import Entry, sample_of
 from regbench.leaderboard.spread import Priors, fit_priors
+from regbench.leaderboard.standing import FULL, budget_share, percent
 from regbench.leaderboard.tiers import Evidence, Tier
 from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.metrics.scores import normalized_scores
 from regbench.metrics.significance import SIGNIFICANCE, Prior, ahead, default_prior
-from regbench.results import BaselineRecord, Result, ScoreRecord
+from regbench.results import BaselineRecord, ScoreRecord
 from regbench.tracks.track import Track, frozen_tracks, track_names
 from regbench.utils.errors import UserError
-
-FULL = 0.9
-"""The least share of the track's training tokens with which an entry is ranked: others are held against full trainings."""
 
 SOLVED = 0.985
 """The normalized score from which an entry counts as having solved its track."""
@@ -319,18 +316,6 @@ def _with_ranks(rows: Sequence[Row], main: Metric, prior: Prior) -> list[Row]:
         for i, (row, (tie, better)) in enumerate(zip(ranked, ties, strict=True), 1)
     }
     return [replace(row, **places.get(row.name, {})) for row in rows]
-
-
-def budget_share(result: Result, track: Track | None) -> float:
-    """The share of the track's budget that the shortest training saw. 1 where the track is gone."""
-    if track is None:
-        return 1.0
-    return min(seed.tokens for seed in result.seeds) / track.definition.budget.train_tokens
-
-
-def percent(share: float) -> int:
-    """A share of the budget in percent, rounded down below `FULL`: 89.99 % has no rank, and is not 90 %."""
-    return math.floor(100 * share + 1e-9) if share < FULL else round(100 * share)
 
 
 def _ties(ordered: Sequence[Entry], main: Metric, prior: Prior) -> list[tuple[tuple[int, int], frozenset[str]]]:

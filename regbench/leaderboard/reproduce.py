@@ -85,12 +85,13 @@ def reproduce(
         run: A finished run of the same configuration, e.g. of a sweep. Then nothing is trained.
         track: The YAML file of your own track, if the entry is of that.
         reporter: Shows the progress of the run.
-        announce: Called with a line when an unfinished run goes on.
+        announce: Called with a line before something that takes long.
 
     Raises:
         UserError: The entry has faults or cannot be trained here, or the run is another.
     """
     own = load_track(track) if track is not None else None
+    announce(f"checking {stored.path}")
     findings = verify_entry(stored, track=own, costly=False)
     if findings.faults:
         raise UserError(f"{stored.path} is no entry that could be reproduced: {findings.faults[0]}")

@@ -8,25 +8,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from regbench.evaluation.find_predictors import KnownScores
 from regbench.leaderboard.entry import Entry, sample_of
-from regbench.leaderboard.rank import FULL, budget_share
 from regbench.leaderboard.spread import prior_of
 from regbench.leaderboard.store import ENTRY_BYTES, Stored, find_board, find_entry, stored_in
+from regbench.leaderboard.table import rows_of
 from regbench.metrics.metric import METRICS
-from regbench.metrics.significance import Prior
-from regbench.results import Result, ScoreRecord, TrackRecord
+from regbench.metrics.significance import Prior, Sample
+from regbench.results import ArchitectureRecord, Result, ScoreRecord, SeedRecord, TrackRecord
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
 from regbench.utils.guard import Refused
+
+FULL = 0.9
+"""The least share of the track's training tokens with which an entry is ranked: others are held against full trainings."""
 
 
 class Entries:
     """The board here, for `regbench.evaluation.find_predictors`."""
 
     def names(self, track: Track) -> list[str]:
-        """The names of the entries of a track."""
-        return [_name(stored) for stored in _of_track(track.name)]
+        """The names of the entries of a track: of the board here, and of the table that ships with regbench."""
+        here, shipped = map(_name, _of_track(track.name)), (row["entry"] for row in rows_of(track.name))
+        return sorted({*here, *shipped})
 
     def track_of(self, file: str) -> str | None:
         """The name of the track that an entry's file is of. None where it is no such file.
@@ -52,14 +58,14 @@ class Entries:
         return statistics.median(found) if found else None
 
     def scores(self, name: str, track: Track) -> KnownScores | None:
-        """The scores of an entry of a track, by its name or its file. None where the board has no entry of that name.
+        """The scores of an entry of a track, by its name or its file; see `names`. None where there is none of that name.
 
         Raises:
             UserError: The file is no whole entry, or is of another track.
         """
         found = [find_entry(name)] if _is_file(name) else [one for one in _of_track(track.name) if _name(one) == name]
         if not found:
-            return None
+            return _shipped(name, track)
         stored, entry = found[0], found[0].entry
         if stored.faults:
             raise UserError(f"{stored.path} is no whole entry: {stored.faults[0]}")
@@ -94,6 +100,18 @@ class Standing:
     """The same of up to three that are not better, the nearest first."""
 
 
+def budget_share(result: Result, track: Track | None) -> float:
+    """The share of the track's budget that the shortest training saw. 1 where the track is gone."""
+    if track is None:
+        return 1.0
+    return min(seed.tokens for seed in result.seeds) / track.definition.budget.train_tokens
+
+
+def percent(share: float) -> int:
+    """A share of the budget in percent. It is rounded, but not up to `FULL`: 89.99 % has no rank, and is not 90 %."""
+    return round(100 * share) if share >= FULL else min(round(100 * share), round(100 * FULL) - 1)
+
+
 def standing_of(result: Result, track: Track) -> Standing | None:
     """The rank by the mean over seeds that a result would have. None where its track has no entries."""
     main = result.track.main_score
@@ -126,6 +144,32 @@ def _of_track(name: str) -> list[Stored]:
         return stored_in(find_board(None) / "entries" / name)
     except UserError:
         return []
+
+
+def _shipped(name: str, track: Track) -> KnownScores | None:
+    """The scores of an entry of the table that ships with regbench, and of its result what stands there."""
+    rows = [row for row in rows_of(track.name) if row["entry"] == name]
+    if not rows:
+        return None
+    seeds: dict[str, dict[str, ScoreRecord]] = {}
+    for row in rows:
+        record = ScoreRecord(value=float(row["value"]), stderr=float(row["stderr"]))
+        seeds.setdefault(row["seed"], {})[row["score"]] = record
+    main = [records[track.definition.main_score] for records in seeds.values()]
+    architecture = ArchitectureRecord.model_construct(
+        name=rows[0]["architecture"],
+        parameters=int(rows[0]["parameters"]),
+        state_bytes=int(rows[0]["state"]) if rows[0]["state"] else None,
+        state_at={},
+    )
+    tokens = {row["seed"]: int(row["tokens"]) for row in rows}
+    trained = [SeedRecord.model_construct(seed=int(seed), tokens=tokens[seed], reach=None) for seed in seeds]
+    return KnownScores(
+        name,
+        {metric: ScoreRecord.over_seeds([one[metric] for one in seeds.values()]) for metric in track.task.scores},
+        Sample([one.value for one in main], np.empty(0), error=statistics.fmean(one.stderr for one in main)),
+        Result.model_construct(architecture=architecture, seeds=trained, evaluation=None),
+    )
 
 
 def _is_file(name: str) -> bool:

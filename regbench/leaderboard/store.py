@@ -137,6 +137,14 @@ def without_evidence(given: Sequence[str]) -> list[str]:
     return [one for one in given if one not in evidence]
 
 
+def board_files() -> list[str]:
+    """The names of the files of all entries on the board here, which hold the digests of their content. Empty without a board."""
+    try:
+        return [one.path.name for one in stored_in(find_board(None))]
+    except UserError:
+        return []
+
+
 def stored_in(folder: Path) -> list[Stored]:
     """The files of the entries in a folder, by track and name: the leaderboard's, its `entries`, or that of one track."""
     below = folder / "entries" if (folder / "entries").is_dir() else folder

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from regbench.metrics.scores import normalized_scores
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from regbench.leaderboard.rank import Board
 
 TABLE = "../regbench/leaderboard/entries.csv"
@@ -30,13 +31,26 @@ def entries() -> pd.DataFrame:
         - `state`: bytes of recurrent state of one sequence in float32, missing where it grows with the context;
         - `parameters`: trainable numbers; `tokens`: training tokens; `tier`: claimed, verified or reproduced.
     """
+    import pandas as pd  # it loads slowly
+
     missing: Any = {"normalized": [""], "state": [""]}
-    file = Path(__file__).with_name("entries.csv")
-    return pd.read_csv(file, keep_default_na=False, na_values=missing, dtype={"state": "Int64"})
+    return pd.read_csv(_file(), keep_default_na=False, na_values=missing, dtype={"state": "Int64"})
+
+
+def rows_of(track: str) -> list[dict[str, str]]:
+    """The rows of one track, as they are written."""
+    with _file().open(newline="", encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if row["track"] == track]
+
+
+def _file() -> Path:
+    return Path(__file__).with_name("entries.csv")
 
 
 def table(boards: Sequence[Board]) -> str:
     """`entries.csv` of some boards."""
+    import pandas as pd
+
     rows: list[dict[str, object]] = []
     for board in boards:
         for row in sorted(board.rows, key=lambda row: row.name):

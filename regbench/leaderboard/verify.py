@@ -114,7 +114,8 @@ def verify_run(
     result = folder.result
     reference = find_reference(result.track.name, track)
     scored: list[Scored] = []
-    for seed in result.seeds:
+    for i, seed in enumerate(result.seeds, 1):
+        announce(f"scoring what seed {seed.seed} predicted, {i} of {len(result.seeds)}")
         try:
             scored.append(folder.scored(seed.seed, reference))
         except Refused as error:

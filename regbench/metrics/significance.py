@@ -109,12 +109,14 @@ class Sample:
         instances: (N,), the sum over each instance's positions, averaged over seeds.
         trained: Whether another seed would give another score. False of a baseline.
         own: The part of the squared error over instances that is the seeds' own. 0 where it is not known.
+        error: The standard error over instances, where `instances` is empty because they are not known one by one.
     """
 
     seeds: Sequence[float]
     instances: NDArray[np.float64]
     trained: bool = True
     own: float = 0.0
+    error: float | None = None
 
     @classmethod
     def of(
@@ -130,6 +132,13 @@ class Sample:
     def mean(self) -> float:
         """The mean score over seeds."""
         return statistics.fmean(self.seeds)
+
+    def error_from(self, other: Sample, counts: NDArray[np.integer[Any]]) -> float:
+        """The standard error over instances of the difference, paired where both are known instance by instance."""
+        if self.error is None and other.error is None:
+            return _paired_error(self.instances - other.instances, counts)
+        errors = (_paired_error(s.instances, counts) if s.error is None else s.error for s in (self, other))
+        return math.hypot(*errors)
 
 
 @dataclass(frozen=True)
@@ -207,7 +216,7 @@ def compare(
     change, n = got.mean - expected.mean, int(np.count_nonzero(counts))
     # The spread of what was not trained, such as over a language model's draws of tokens, says nothing about trainings.
     seeds, freedom = seed_error([one.seeds for one in (expected, got) if one.trained], prior, n, same=same)
-    instances = _paired_error(got.instances - expected.instances, counts)
+    instances = got.error_from(expected, counts)
     if math.isinf(instances):  # one instance tells nothing of others
         return Change(change if higher_is_better else -change, instances, seeds, 1, 1, level)
     exponent = math.frexp(max(seeds, instances))[1]  # fourth powers of a very large score would overflow

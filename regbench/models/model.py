@@ -153,12 +153,10 @@ def find_device(name: str) -> torch.device:
         raise UserError(f"unknown device '{name}'{hint}") from None
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"device '{name}' is not supported; known: auto, cpu, cuda")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise Unavailable("device 'cuda' is not available: this PyTorch sees no GPU; use --device cpu")
-    if device.type == "cuda" and (device.index or 0) >= (there := torch.cuda.device_count()):
-        raise Unavailable(
-            f"device '{name}' is not available: this PyTorch sees {there} GPU{'s' * (there > 1)}, from cuda:0 on"
-        )
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and (device.index or 0) >= there:
+        seen = f"{there} GPU{'s' * (there > 1)}, from cuda:0 on" if there else "no GPU; use --device cpu"
+        raise Unavailable(f"device '{name}' is not available: this PyTorch sees {seen}")
     return device
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
@@ -43,6 +43,9 @@ class Baseline:
     """The kinds of task it is for: "tokens", "vectors" or both. Its `defaults` are not asked for tasks of another kind."""
     anchor: Literal["start", "end"] | None = None
     """Where the normalized score is 0 ("start") or 100 ("end"); None for every other baseline."""
+
+    slow: ClassVar[bool] = False
+    """Whether it takes minutes where others take seconds. The others are scored first."""
 
     @classmethod
     def defaults(cls, task: Task, instances: Instances) -> list[Self]:
@@ -138,11 +141,17 @@ def rows_at_once(io: IO, length: int, most: int) -> int:
     return max(1, min(most, BATCH_BYTES // max(1, 8 * length * width)))
 
 
-def predict_in_batches(predictor: Predictor, instances: Instances, batch_size: int = 64) -> Iterable[FloatArray]:
-    """Predicts the instances, a batch at a time. Each batch is cut to its longest instance."""
+def predict_in_batches(
+    predictor: Predictor,
+    instances: Instances,
+    batch_size: int = 64,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Iterable[FloatArray]:
+    """Predicts the instances, a batch at a time. Each batch is cut to its longest instance. `progress`: how many are done."""
     for start in range(0, len(instances), batch_size):
         some = instances[start : start + batch_size]
         yield predictor.predict_instances(some) if isinstance(predictor, Baseline) else predictor.predict(some.tokens)
+        progress(start + len(some), len(instances))
 
 
 def check_vocabulary(vocab_size: int, separator: int) -> None:

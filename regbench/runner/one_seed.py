@@ -83,10 +83,9 @@ def train(plan: Plan, seed: int, folder: Path, reporter: Reporter) -> tuple[Mode
         UserError: the folder holds something else, training diverges, or the trained model sees the future.
     """
     device, model = plan.subject.device, plan.subject.model(seed)
-    own = _own(plan, seed)
+    own, path = _own(plan, seed), folder / "checkpoint.safetensors"
     trained = read_trained(folder, own)
-    if trained is not None:
-        path = folder / "checkpoint.safetensors"
+    if trained is not None and path.exists():
         load_weights(model, load_tensors(path)[0], str(path))
         return model, trained
     validation = plan.track.instances("validation")
@@ -106,7 +105,7 @@ def train(plan: Plan, seed: int, folder: Path, reporter: Reporter) -> tuple[Mode
     folder.mkdir(parents=True, exist_ok=True)
     provenance.note_code(folder, plan.code, afresh=not (folder / RESUME_FILE).exists())
     progress = trainer.run(reporter)
-    save_tensors(folder / "checkpoint.safetensors", model.state_dict(), {"architecture": plan.config.architecture})
+    save_tensors(path, model.state_dict(), {"architecture": plan.config.architecture})
     refuse_trained(plan.subject, model, validation, plan.name)
     trained = TrainingRecord(progress, len(trainer.plan), peak_memory(device))
     trained.write(folder, own)

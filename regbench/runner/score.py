@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from regbench.config import unused
 from regbench.evaluation.predictions import StoredPredictions
-from regbench.report import write_report
+from regbench.report.page import write_report
 from regbench.results import Result
 from regbench.tracks import Track, load_track
 from regbench.training.progress import Reporter
@@ -31,6 +31,7 @@ def evaluate(
     split: Literal["test", "validation"] = "test",
     name: str | None = None,
     device: str = "cpu",
+    baselines: Sequence[str] | None = None,
     out: str | Path | None = None,
     reporter: Reporter | None = None,
 ) -> Result:
@@ -48,6 +49,7 @@ def evaluate(
         split: The instances that are predicted.
         name: The name in tables. By default the name of the class or of the function.
         device: Where a callable finds its tokens. A module finds them where its weights are.
+        baselines: Those that stand beside it, by their names in tables; () for none. None: all of the track.
         out: A new folder for `result.json`, the predictions, the pictures and `report.html`. None: nothing is written.
         reporter: Is told what happens. By default as in `run`.
 
@@ -66,7 +68,9 @@ def evaluate(
     if isinstance(predictor, Trained):
         predictor, name = predictor.model, name or predictor.name
     with _held(out) as folder, shown(reporter) as reporter:
-        result, stored = evaluate_predictor(loaded, predictor, predicts, kind, split, name, device, reporter.phase)
+        result, stored = evaluate_predictor(
+            loaded, predictor, predicts, kind, split, name, device, reporter.phase, baselines
+        )
         _keep_evaluation(folder, loaded, result, [stored])
     return result
 
@@ -78,6 +82,7 @@ def evaluate_language_model(
     *,
     settings: Mapping[str, Any] | None = None,
     device: str = "auto",
+    baselines: Sequence[str] | None = None,
     out: str | Path | None = None,
     reporter: Reporter | None = None,
 ) -> Result:
@@ -89,6 +94,7 @@ def evaluate_language_model(
         split: The instances that are predicted.
         settings: Fields of `regbench.evaluation.language_model.Prompting`, such as `mappings`, `prompt` and `limit`.
         device: "cpu", "cuda", or "auto".
+        baselines: Those that stand beside it, by their names in tables; () for none. None: all of the track.
         out: A new folder for `result.json`, the predictions, the pictures and `report.html`. None: nothing is written.
         reporter: Is told what happens. By default as in `run`.
 
@@ -103,7 +109,7 @@ def evaluate_language_model(
     loaded = load_track(track)
     with _held(out) as folder, shown(reporter) as reporter:
         result, stored = language_model.evaluate_language_model(
-            loaded, name, split, dict(settings or {}), device, reporter.phase
+            loaded, name, split, dict(settings or {}), device, reporter.phase, baselines
         )
         _keep_evaluation(folder, loaded, result, stored)
     return result

@@ -18,7 +18,7 @@ from regbench.evaluation.baselines import default_baselines, score_baselines
 from regbench.models.model import parameter_count
 from regbench.models.state_size import state_at
 from regbench.ops.backend import use_backend
-from regbench.report import write_report
+from regbench.report.page import write_report
 from regbench.results import ArchitectureRecord, Result, SeedRecord, Selection, read_result
 from regbench.runner.one_seed import check_begun, seed_record, train
 from regbench.runner.plan import Plan, plan_of
@@ -157,7 +157,7 @@ def score_seed(config: Config, seed: int, folder: Path, reporter: Reporter = SIL
     plan = plan_of(config, reporter)
     with explain_full_disk(folder), use_backend(config.backend):
         test = plan.track.instances("test")
-        anchors = score_baselines(plan.track, test, lambda b: reporter.phase(f"scoring the baseline {b}"), anchors=True)
+        anchors = score_baselines(plan.track, test, reporter.phase, anchors=True)
         return seed_record(plan, seed, anchors, folder, reporter)
 
 
@@ -236,7 +236,7 @@ def _execute(plan: Plan, folder: Path, reporter: Reporter) -> Result:
         known = [registry.is_built_in(registry.BASELINE, type(b)) for b in default_baselines(track, test)]
         if all(known) and not (first / "scores.json").exists():
             train(plan, config.seeds[0], first, reporter)
-        baselines = score_baselines(track, test, lambda b: reporter.phase(f"scoring the baseline {b}"))
+        baselines = score_baselines(track, test, reporter.phase)
         seeds = [seed_record(plan, seed, baselines, folder / f"seed-{seed}", reporter) for seed in config.seeds]
     state, folders = plan.model.state_bytes(), [folder / f"seed-{seed}" for seed in config.seeds]
     result = Result(

@@ -40,7 +40,8 @@ class Cost:
     trials: int
     """Cells that are tried, on validation alone."""
     seeds: int
-    """Cells that are trained for the test split."""
+    cells: int
+    """The trials, and what is trained for the test split beside them."""
     parameters: tuple[int, int]
     """Of the smallest and of the largest model."""
     tokens: int
@@ -84,25 +85,17 @@ def _cost(groups: Sequence[Group], announce: Callable[[str], None]) -> Cost:
         each = [seconds(point) for point in group.points]
         # Which point is chosen is not known: their mean.
         mean = sum(t for t, _ in each) // len(each), sum(s for _, s in each) / len(each)
-        finals += [mean] * seeds_of(group)
+        finals += [mean] * group.further
     return Cost(
         first.track.name,
         first.name,
         len(trials),
-        len(finals),
+        len(groups[0].seeds),
+        len(trials) + len(finals),
         (min(examples), max(examples)),
         sum(tokens for tokens, _ in trials + finals),
         sum(spent for _, spent in trials + finals),
     )
-
-
-def seeds_of(group: Group) -> int:
-    """How many cells the chosen point of a group needs beside the trials.
-
-    Its trial is its first seed, where both are the same.
-    """
-    again = [cell.point.digest for cell in group.trials] != [point.digest for point in group.points]
-    return len(group.seeds) - (bool(group.trials) and not again and SELECTION_SEED in group.seeds)
 
 
 def evaluations_of(point: Point, lengths: IntArray) -> int:

@@ -113,6 +113,12 @@ class Group:
     def label(self) -> str:
         return f"{self.first.name} {shown_axes(self.axes)}".rstrip()
 
+    @property
+    def further(self) -> int:
+        """How many cells its chosen point needs beside the trials. Its trial is its first seed, where both are the same."""
+        again = [cell.point.digest for cell in self.trials] != [point.digest for point in self.points]
+        return len(self.seeds) - (bool(self.trials) and not again and SELECTION_SEED in self.seeds)
+
     @cached_property
     def key(self) -> str:
         """What distinguishes it from other groups of any sweep: the track, the architecture and the shared axes."""

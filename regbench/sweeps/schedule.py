@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from regbench.sweeps.grid import Cell, Group, Point
@@ -24,7 +24,7 @@ Then = Callable[[Ended], None]
 
 @dataclass
 class Counts:
-    """How many steps of a sweep there are: trials, seeds, and run folders."""
+    """How many cells of a sweep there are. A trial that becomes a seed is one."""
 
     total: int = 0
     """All that are known to be needed."""
@@ -37,6 +37,11 @@ class Counts:
     @property
     def left(self) -> int:
         return self.total - self.done - self.failed
+
+    def end(self, job: Job, ended: Ended) -> None:
+        self.size -= job.size
+        self.failed += job.size > 0 and ended.message is not None
+        self.done += job.size > 0 and ended.message is None
 
 
 class Watcher(Protocol):
@@ -113,7 +118,7 @@ class Schedule:
 
     def run(self) -> None:
         """Does all there is to do. Where it is interrupted, whoever holds the engine closes it."""
-        self.counts.total = sum(len(group.trials) + len(group.seeds) + 1 for group in self.groups)
+        self.counts.total = sum(len(group.trials) + group.further for group in self.groups)
         for group in self.groups:
             self._try(_Stand(group))
         drive(self._ready, self.engine, self.watcher, self.counts, self._end)
@@ -130,9 +135,7 @@ class Schedule:
             if (one, then) not in answered:
                 self._add(one, then, first=True)
         for one, then in answered:
-            self.counts.size -= one.size
-            self.counts.failed += ended.message is not None
-            self.counts.done += ended.message is None
+            self.counts.end(one, ended)
             then(ended)
         self.watcher.ended(job, ended, self.counts)
 
@@ -167,15 +170,18 @@ class Schedule:
         self.counts.size -= _size_of_seeds(group)
         point, loss = (None, 0.0) if stand.lost else choose(self.folder, group)
         if point is None:
-            self.counts.total -= len(group.seeds) + 1
+            self.counts.total -= group.further
             return
         self.chosen[group.key] = point
         if group.trials:
             self.watcher.chosen(group, point, loss)
-        cells = [Cell(point, seed) for seed in group.seeds]
+        cells, tried = [Cell(point, seed) for seed in group.seeds], {cell.digest for cell in group.trials}
         left = [cell for cell in cells if self.folder.scores(cell) is None]
-        self.counts.done += len(cells) - len(left)
-        self.counts.size += _size(left)
+        new = {cell.digest for cell in cells} - tried
+        missing = [cell for cell in left if cell.digest in new]
+        self.counts.total += len(new) - group.further
+        self.counts.done += len(new) - len(missing)
+        self.counts.size += _size(missing)
         stand.missing = len(left)
 
         def then(ended: Ended) -> None:
@@ -185,7 +191,8 @@ class Schedule:
                 self._finish(stand, point, cells)
 
         for cell in reversed(left):
-            self._add(self._job("score", cell), then, first=True)
+            job = self._job("score", cell)
+            self._add(job if cell.digest in new else replace(job, size=0), then, first=True)
         if not left:
             self._finish(stand, point, cells)
 
@@ -193,11 +200,9 @@ class Schedule:
         """Puts the seeds together. The first run of a track scores its baselines; others wait, and find them in the cache."""
         group = stand.group
         if stand.lost:
-            self.counts.total -= 1
             return
         config = point.config(group.seeds, trials=max(1, len(group.trials)))
         if self.folder.is_finished(point, config):
-            self.counts.done += 1
             self.finished.append((group, point))
             return
         label, track = self._label(point, f"{point.label} all seeds"), point.track.name
@@ -205,7 +210,6 @@ class Schedule:
             job = Job("finish", str(self.folder.join(cells, config)), config, None, label)
         except UserError as error:  # a cell lacks a file: the other groups go on
             self.failures.append(Failure(label, str(error), refused=False))
-            self.counts.failed += 1
             return
 
         def then(ended: Ended) -> None:
@@ -241,7 +245,7 @@ def _size(cells: Sequence[Cell]) -> int:
 
 def _size_of_seeds(group: Group) -> int:
     """Before the choice: as if the first point were chosen."""
-    return len(group.seeds) * group.first.train_tokens
+    return group.further * group.first.train_tokens
 
 
 def choose(folder: SweepFolder, group: Group) -> tuple[Point | None, float]:

@@ -26,7 +26,7 @@ def run_seeds(folder: Path, jobs: int, watcher: Watcher) -> Result:
         Job("score", str(folder / f"seed-{seed}"), config, seed, f"seed {seed}", 1)
         for seed in dict.fromkeys(config.seeds)
     ]
-    counts = Counts(total=len(seeds) + 1, size=len(seeds))
+    counts = Counts(total=len(seeds), size=len(seeds))
     engine = LocalEngine(divided, folder / "workers.log")
     try:
         with explain_full_disk(folder), exclusive(folder):
@@ -45,9 +45,7 @@ def _all(jobs: list[Job], engine: LocalEngine, watcher: Watcher, counts: Counts)
     failed: list[str] = []
 
     def end(job: Job, ended: Ended) -> None:
-        counts.failed += ended.message is not None
-        counts.done += ended.message is None
-        counts.size -= job.size
+        counts.end(job, ended)
         failed.extend([f"{job.label}: {ended.message}"] if ended.message is not None else [])
         watcher.ended(job, ended, counts)
 

@@ -43,7 +43,7 @@ class Job:
     """Which seed; none of a run."""
     label: str
     size: int = 0
-    """How much training it is beside other jobs: in tokens."""
+    """How much training it is beside other jobs: in tokens. 0: nothing is trained, so it counts as no cell."""
     source: str | None = None
     """Digest of the architecture's code that was planned with; None: whatever it is now."""
     track: list[str | None] | None = None

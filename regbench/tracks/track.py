@@ -161,6 +161,11 @@ class Track:
         return instances
 
     @property
+    def takes_entries(self) -> bool:
+        """Whether a leaderboard may have entries of it: the truth is known, and nothing is changed of its file's parameters."""
+        return self.task.knows_truth and "?" not in self.address
+
+    @property
     def sources(self) -> list[str | None]:
         """What its instances follow from: digests of the definition, of a task's own code, and of the text if there is one."""
         text = self.task.source_digest()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,3 +74,19 @@ class Reporter:
 
 
 SILENT = Reporter()
+
+_SECONDS = 5.0
+"""Between two lines of how far something is."""
+
+
+def now_and_then(what: str, announce: Callable[[str], None]) -> Callable[[int, int], None]:
+    """Says how far something is while it lasts. What it gives is told how many instances are done, and how many there are."""
+    told = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal told
+        if done < total and time.monotonic() - told >= _SECONDS:
+            told = time.monotonic()
+            announce(f"{what}: {done:,} of {total:,} instances")
+
+    return progress

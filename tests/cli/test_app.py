@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from regbench import cli
+from regbench.cli import app
+from regbench.cli.lines import Bar
+from regbench.leaderboard.store import ROOT
 from regbench.tracks import load_track, track_names
+from regbench.training.progress import now_and_then
 from regbench.training.terminal import TerminalReporter
 from tests.helpers.typed import PLUGIN, refused, said
 
@@ -271,6 +278,20 @@ def test_interruption_says_how_to_go_on(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.parametrize("at", ["regbench.cli.app._parse", "regbench.runner.evaluate_language_model"])
+def test_whatever_is_interrupted_says_the_command(
+    at: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(at, interrupt)
+    code, out, err = said(capsys, "evaluate", "hf:gpt2", "--prompt", "Strings of one language:", "--out", "here")
+    assert (code, out) == (130, "")
+    command = "regbench evaluate hf:gpt2 --prompt 'Strings of one language:' --out here"
+    assert err == f"regbench: interrupted; go on with: {command}\n"
+
+
 MOST_COMMANDS = 17
 
 
@@ -372,3 +393,86 @@ def test_the_estimate_is_printed_where_it_is_long(capsys: pytest.CaptureFixture[
         reporter.estimated(2.0)
         reporter.estimated(7260.0)
     assert capsys.readouterr().err == "the training will take about 2:01:00 (hours:minutes:seconds)\n"
+
+
+LIGHT = [
+    *(
+        ["ls", *words]
+        for words in ([], ["architectures"], ["architectures", "mamba"], ["baselines"], ["tasks"], ["tracks"])
+    ),
+    *(["ls", kind] for kind in ("suites", "runs", "training")),
+    *([*name, "--help"] for name in ([], *([one] for one in app._commands()))),
+    ["data", "pfa-small-v1"],
+    ["compare", "lstm", "mamba"],
+]
+
+
+@pytest.mark.ci
+def test_what_is_only_read_imports_no_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the tables of `ls` are in the cache. The tasks of `data` and `compare` are compiled by Numba: others need not that."""
+    monkeypatch.setenv("REGBENCH_CACHE", str(tmp_path))
+    code = (
+        "import json, sys\nfrom regbench import cli\nfor words in json.loads(sys.argv[1]):\n"
+        "    try: assert cli.main(words) == 0\n    except SystemExit: pass\n"
+        "print('modules:', *({'torch', 'numba', 'matplotlib', 'pandas', 'jinja2'} & set(sys.modules)))"
+    )
+
+    def imported(*commands: list[str]) -> set[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", code, json.dumps(commands)], check=True, capture_output=True, text=True, cwd=ROOT
+        )
+        return {*done.stdout.splitlines()[-1].split()[1:]}
+
+    assert imported(["ls", "architectures"]) >= {"torch"}, "nothing was in the cache"
+    imported(["ls", "tracks"], ["ls", "architectures", "mamba"])
+    assert imported(*LIGHT[:-2]) == set()
+    assert imported(*LIGHT[-2:]) == {"numba"}
+
+
+class Clock:
+    """A second goes by with each look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def test_what_lasts_says_how_far_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every five seconds, and never of what is done at once."""
+    monkeypatch.setattr("regbench.training.progress.time.monotonic", Clock())
+    said: list[str] = []
+    progress = now_and_then("predicting", said.append)
+    for done in range(1, 13):
+        progress(100 * done, 1200)
+    assert said[0].startswith("predicting: ")
+    assert all(re.fullmatch(r"predicting: [\d,]+ of 1,200 instances", line) for line in said)
+    assert 2 <= len(said) <= 3
+    with Bar(Console(stderr=True)) as bar:
+        for name in ("Bayes", "3-gram"):
+            for done in range(1, 13 if name == "Bayes" else 2):
+                bar.announce(name, done, 12 if name == "Bayes" else 1)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-2:] == ["predicted by Bayes: 12 instances", "predicted by 3-gram: 1 instances"]
+    assert 2 <= len([line for line in lines if re.fullmatch(r"predicted by Bayes: \d+ of 12 instances", line)]) <= 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["compare", "3-gram", "oracle"], "predicted by 3-gram: 24 instances"),
+        (["baselines", "{track}"], "predicted by 3-gram on tiny-v1: 24 instances"),
+        (["evaluate", "{run}"], "predicting the test split of tiny-v1"),
+        (["verify", "{run}"], "scoring what seed 4 predicted, 2 of 2"),
+        (["submit", "{run}", "--board", "."], "scoring what seed 4 predicted, 2 of 2"),
+    ],
+)
+def test_each_long_command_says_what_it_does(
+    arguments: list[str], line: str, run_folder: Path, tiny_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word.format(run=run_folder, track=tiny_file) for word in arguments]
+    _, out, err = said(capsys, *words, *([] if arguments[0] == "baselines" else ["--track", str(tiny_file)]))
+    assert line in err.splitlines()
+    assert line not in out

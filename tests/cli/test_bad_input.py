@@ -178,6 +178,18 @@ def test_a_full_disk_behind_the_output_is_one_line(monkeypatch: pytest.MonkeyPat
     assert said_of_it.getvalue() == "regbench: the output cannot be written: No space left on device\n"
 
 
+@pytest.mark.parametrize(("encoding", "shown"), [("ascii", "??.000"), ("latin-1", "?±.000"), ("utf-8", "μ±.000")])
+def test_what_an_encoding_has_not_is_replaced(
+    encoding: str, shown: str, tiny_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open("out", "w", encoding=encoding) as out, monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", out)
+        assert cli.main(["compare", "μ=oracle", "3-gram", "--track", str(tiny_file)]) == 0
+    text = Path("out").read_bytes().decode(encoding)
+    row = next(line.replace("|", " ").split() for line in text.splitlines() if line[:1] == shown[0])
+    assert (row[0] + row[2]) == shown
+
+
 def test_names_in_brackets_and_colons_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     Path("my[bold].py").write_text('"""A [red]mixer[/] :smile:."""\n' + PLUGIN)
     code, out, _ = said(capsys, "ls", "architectures", "my[bold].py")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import regbench
 from regbench import cli
 from regbench.evaluation.given import KINDS
 from regbench.evaluation.guards import LARGEST_Z
@@ -45,6 +48,15 @@ def test_the_examples_are_short() -> None:
     assert len([line for line in scoring.splitlines() if line and not line.startswith("#")]) < 10
     body = llama.partition("class Llama")[2].splitlines()
     assert len([line for line in body if line]) == 8
+
+
+def test_names_of_the_code_resolve_as_they_stand_there() -> None:
+    names = re.findall(r"`(regbench\.[a-z_]+\.[\w.]+)`", PAGE)
+    assert {"regbench.runner.evaluate_language_model", "regbench.training.progress"} <= {*names}
+    lines = "".join(f"print({name})\n" for name in names)
+    subprocess.run([sys.executable, "-c", f"import regbench\n{lines}"], check=True)
+    assert not hasattr(regbench, "runers")
+    assert not hasattr(regbench, "__main__"), "it would be run"
 
 
 def test_its_words_are_those_of_the_code() -> None:

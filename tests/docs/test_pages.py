@@ -25,8 +25,8 @@ PAGES = [
 def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for link in links(text):
-        if link.startswith(("https://", "http://")):
-            continue
+        if link.startswith(("https://", "http://")) or (page.parent, link) == (ROOT / "docs", "leaderboard.html"):
+            continue  # `make docs` writes the leaderboard from the entries
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
         assert target.exists(), f"{page.name} links to {link}: there is no such file"
@@ -45,10 +45,10 @@ def test_every_page_is_in_the_site() -> None:
     for page in (page for part in nav for page in part.values()):
         named += [page] if isinstance(page, str) else [own for part in page for own in part.values()]
     docs = ROOT / "docs"
-    named.remove("leaderboard.html")  # it is made from the entries
-    assert sorted(named) == sorted(path.relative_to(docs).as_posix() for path in docs.rglob("*.md"))
     start = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     assert {"index.md", *links(start)} >= set(named), "the start page links to every other"
+    named.remove("leaderboard.html")  # it is made from the entries
+    assert sorted(named) == sorted(path.relative_to(docs).as_posix() for path in docs.rglob("*.md"))
 
 
 @pytest.mark.ci

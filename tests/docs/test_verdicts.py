@@ -12,8 +12,8 @@ import yaml
 from numpy.typing import NDArray
 
 from regbench.leaderboard.entry import Entry, sample_of
-from regbench.leaderboard.rank import FULL, budget_share
 from regbench.leaderboard.spread import prior_of
+from regbench.leaderboard.standing import FULL, budget_share
 from regbench.leaderboard.store import stored_in
 from regbench.leaderboard.tiers import read_evidence
 from regbench.metrics.metric import METRICS

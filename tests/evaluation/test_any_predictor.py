@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,17 @@ from torch.nn import functional as F
 
 import regbench
 from baselines.ngram import NGram
+from regbench import cli
+from regbench.evaluation.any_predictor import _name_of
+from regbench.evaluation.baselines import default_baselines
 from regbench.evaluation.given import given
 from regbench.evaluation.predictions import Predictions, read_predictions
 from regbench.metrics.scores import score, score_records
 from regbench.models.model import ModelPredictor, shift_in
 from regbench.results import Result, read_result
-from regbench.tracks import Track
+from regbench.tracks import Track, load_track
 from regbench.utils.errors import UserError
+from tests.conftest import TINY
 from tests.helpers.given import NextToken, refused
 
 
@@ -363,3 +369,64 @@ def test_a_model_for_other_tokens(tiny: Track, run_folder: Path) -> None:
     own, theirs = tiny.task.io.vocab_size, other.task.io.vocab_size
     for model in (trained, trained.model):  # not what wraps it: that may change what goes in and out
         assert refused(other, model) == f"the model is for {own} tokens, and this task has {theirs} tokens"
+
+
+# --- Names, baselines, runs on another track. ---
+
+
+def test_a_model_is_called_as_its_file_where_its_own_name_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "two_layers.py"
+    path.write_text(
+        "class Model:\n    def forward(self, x): return x\nclass Gru(Model): pass\ndef predict(x): return x\n"
+    )
+    spec = importlib.util.spec_from_file_location("two_layers", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "two_layers", module)
+        spec.loader.exec_module(module)
+        names = [_name_of(one) for one in (module.Model(), module.predict, module.Gru(), module.Gru().forward)]
+    assert names == ["two_layers", "two_layers", "Gru", "Gru"]
+    assert _name_of(Mock(spec=["_orig_mod"], _orig_mod=nn.Linear(1, 1))) == "Linear", "as torch.compile gives it"
+
+
+def test_only_the_baselines_that_are_asked_for(tiny: Track, learner: NGram) -> None:
+    assert regbench.evaluate(tiny, learner, baselines=()).baselines == {}
+    assert regbench.evaluate(tiny, learner, baselines=()).normalized == []
+    few = regbench.evaluate(tiny, learner, baselines=["unigram", "oracle"])
+    assert set(few.baselines) == {"unigram", "oracle"}
+    assert few.normalized == regbench.evaluate(tiny, learner).normalized
+    with pytest.raises(UserError, match="^tiny-v1 has no baseline 'orakle'; did you mean 'oracle'"):
+        regbench.evaluate(tiny, learner, baselines=["orakle"])
+
+
+def test_the_fast_baselines_are_scored_first(tiny: Track) -> None:
+    names = [one.name for one in default_baselines(tiny, tiny.instances("test"))]
+    assert set(names[-2:]) == {"Bayes", "Baum-Welch"}
+
+
+def test_a_run_on_a_track_with_other_lengths(
+    run_folder: Path, tmp_path: Path, tiny: Track, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second seed, beside one baseline."""
+    shorter = tmp_path / "shorter-v1.yaml"
+    shorter.write_text(
+        yaml.safe_dump(TINY | {"name": "shorter-v1", "parameters": {**TINY["parameters"], "max_length": 5}})  # type: ignore[dict-item]
+    )
+    track = ["--track", str(shorter)]
+    out = ["--baselines", "oracle", "--out", str(tmp_path / "out"), "--device", "cpu"]
+    assert cli.main(["evaluate", str(run_folder), *track, "--seed", "4", *out]) == 0
+    result = read_result(tmp_path / "out")
+    assert (result.track.name, result.architecture.name, [*result.baselines]) == ("shorter-v1", "cgt", ["oracle"])
+    known = regbench.evaluate(load_track(shorter), regbench.load(run_folder, 4).model, baselines=())
+    assert result.seeds[0].predictions_sha256 == known.seeds[0].predictions_sha256
+    shown = capsys.readouterr().out
+    assert "mapping" not in shown
+    assert f"result and pictures: {tmp_path / 'out'}" in shown
+    assert cli.main(["evaluate", str(run_folder), *track, "--prompt", "a"]) == 2
+    assert "--prompt is for a language model" in capsys.readouterr().err
+    assert cli.main(["evaluate", "hf:gpt2", *track, "--seed", "1"]) == 2
+    assert "--seed is for a run" in capsys.readouterr().err
+    assert cli.main(["evaluate", str(run_folder), "--track", "pfa-small-v1"]) == 2
+    assert "pfa-small-v1 has other tokens" in capsys.readouterr().err

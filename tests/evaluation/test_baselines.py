@@ -18,7 +18,8 @@ from regbench.evaluation.baselines import (
     predict_baseline,
     score_baselines,
 )
-from regbench.evaluation.comparison import compare
+from regbench.evaluation.comparison import distances
+from regbench.evaluation.find_predictors import find_predictors
 from regbench.evaluation.measured_baselines import measure
 from regbench.evaluation.predictions import CompactPredictions, Predictions
 from regbench.metrics.scores import normalized_scores, score, score_records
@@ -85,7 +86,7 @@ def test_a_run_a_comparison_and_the_table_share_what_is_kept(
     score_baselines(tiny, tiny.instances("test"), lambda name: None)
     assert calls
     calls.clear()
-    compare(["2-gram", "3-gram"], str(tiny_file))
+    distances(find_predictors(["2-gram", "3-gram"], str(tiny_file)))
     measure(tiny)
     assert calls == []
     for path in (tmp_path / "baselines").glob("*.json"):  # scores follow from the predictions
@@ -279,7 +280,7 @@ def test_scores_of_an_older_way_of_scoring_are_not_used(
     monkeypatch.setattr(baselines, "SCORING_VERSION", baselines.SCORING_VERSION + 1)
     announced: list[str] = []
     score_baselines(tiny, test, announced.append)
-    assert "2-gram" in announced
+    assert "scoring the baseline 2-gram" in announced
     assert calls == []
 
 

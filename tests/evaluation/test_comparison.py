@@ -6,6 +6,7 @@ import csv
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ import regbench
 from baselines.bayes import Bayes
 from baselines.ngram import NGram
 from regbench import cli
-from regbench.evaluation.comparison import compare, first_tokens, mean_distance, similar_order
+from regbench.evaluation.comparison import Comparison, distances, first_tokens, mean_distance, similar_order
+from regbench.evaluation.find_predictors import find_predictors
 from regbench.evaluation.predictions import Predictions
 from regbench.tracks import Track, load_track
 from regbench.utils.arrays import FloatArray
@@ -23,6 +25,10 @@ from regbench.utils.errors import UserError
 from regbench.utils.files import read_arrays
 
 LAST = "import regbench\nclass Last(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
+
+
+def compare(predictors: list[str], track: str, **how: Any) -> Comparison:
+    return distances(find_predictors(predictors, track), **how)
 
 
 @pytest.fixture(scope="module")

@@ -254,6 +254,11 @@ def test_a_run_ends_with_its_rank_its_budget_and_the_next_command(
         "100 % of the track's budget of 8,000,000 training tokens used",
         f"next: regbench submit {tmp_path}",
     ]
+    write_config(tmp_path, config.model_copy(update={"track": "pfa-small-v1?n_symbols=9"}))
+    other = lstm.track.model_copy(update={"name": "pfa-small-n-symbols-9-v1"})
+    _say_what_next(lstm.model_copy(update={"seeds": few, "track": other}), tmp_path, Console())
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(f"next: regbench compare {tmp_path} "), "a changed track has no board, and so no entries"
     small = ["--set", "d_model=8", "--set", "training.train_tokens=1000", "--seed", "0", "1", "2"]
     assert cli.main(["run", "--arch", "lstm", *small, "--out", "runs/b", "--track", str(tiny_file)]) == 0
     lines = capsys.readouterr().out.splitlines()[-2:]

@@ -241,7 +241,7 @@ def test_an_entry_that_is_replaced_meanwhile_gets_no_evidence(lstm: Made, tmp_pa
     path = board_of(lstm, tmp_path)
 
     def replaces(line: str) -> None:
-        if line.startswith("seed 2"):
+        if line == "asking the weights of seed 2, 3 of 3":
             content = lstm.entry.content()
             content["configuration"]["trials"] = content["result"]["selection"]["trials"] = 9
             path.write_text(canonical(seal(content)))

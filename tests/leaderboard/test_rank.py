@@ -273,7 +273,8 @@ def test_one_that_is_tied_with_the_first_and_reproduced_is_shown_as_first(entrie
 
 
 @pytest.mark.parametrize(
-    ("share", "mark"), [(0.9, ""), (0.8999981, "89 % of the budget"), (0.29, "29 % of the budget")]
+    ("share", "mark"),
+    [(0.9, ""), (0.8999981, "89 % of the budget"), (0.29, "29 % of the budget"), (0.0498, "5 % of the budget")],
 )
 def test_a_share_that_is_too_small_for_a_rank_is_not_rounded_up(
     entries: list[Entry], tiny: Track, share: float, mark: str

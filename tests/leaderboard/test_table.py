@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import statistics
 from pathlib import Path
@@ -12,11 +13,13 @@ import pytest
 import regbench
 from regbench import cli
 from regbench.cli.arguments import read_settings
+from regbench.evaluation.find_predictors import KnownScores
 from regbench.leaderboard.entry import Entry
 from regbench.leaderboard.rank import rank
+from regbench.leaderboard.standing import Entries
 from regbench.leaderboard.store import ROOT, stored_in
 from regbench.leaderboard.table import TABLE, table
-from regbench.tracks import Track
+from regbench.tracks import Track, load_track
 from tests.leaderboard.conftest import Made
 
 
@@ -53,6 +56,43 @@ def test_an_installation_holds_the_committed_entries() -> None:
         assert own.value.mean() == pytest.approx(statistics.fmean(s.scores["area"].value for s in entry.result.seeds))
         (options,) = set(own.options)
         assert read_settings(options.split()) == entry.configuration.settings
+
+
+def test_without_a_board_entries_are_compared_by_names_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the board's, but for the error: without instances the errors of both add up."""
+    on_board, paired = pair(), "+0.032 ±.003"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("regbench.leaderboard.store.ROOT", tmp_path)
+    shipped = pair()
+    errors = [one.main.error for one in shipped]
+    assert all(error is not None for error in errors)
+    for there, here in zip(on_board, shipped, strict=True):
+        assert there.scores.keys() == here.scores.keys()
+        for metric, score in there.scores.items():
+            assert here.scores[metric].value == pytest.approx(score.value, abs=1e-6)
+            assert here.scores[metric].stderr == pytest.approx(score.stderr, abs=1e-6)
+        assert (there.result.tokens, there.result.architecture.parameters) == (  # type: ignore[union-attr]
+            here.result.tokens,  # type: ignore[union-attr]
+            here.result.architecture.parameters,  # type: ignore[union-attr]
+        )
+    counts = load_track("pfa-small-v1").instances("test").scored.sum(1)
+    assert shipped[0].main.error_from(shipped[1].main, counts) == pytest.approx(math.hypot(*errors))  # type: ignore[arg-type]
+    assert on_board[0].main.error_from(on_board[1].main, counts) < shipped[0].main.error_from(on_board[1].main, counts)
+    assert cli.main(["compare", "lstm", "mamba", "3-gram"]) == 0
+    out = capsys.readouterr().out
+    assert "+0.032 ±" in out
+    assert paired not in out
+    assert "lstm, mamba: from the table that ships with regbench" in out
+    assert cli.main(["compare", "lstm", "mamda"]) == 2
+    assert "unknown predictor 'mamda'; did you mean 'mamba'?" in capsys.readouterr().err
+
+
+def pair() -> list[KnownScores]:
+    track = load_track("pfa-small-v1")
+    found = [Entries().scores(name, track) for name in ("lstm", "mamba")]
+    return [one for one in found if one is not None]
 
 
 def test_the_command_writes_it_where_the_package_stands_beside_the_board(

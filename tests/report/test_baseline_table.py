@@ -169,7 +169,7 @@ def test_an_interruption_loses_only_the_baseline_at_work(
     with monkeypatch.context() as patch:
         patch.setattr(NGram, "predict", predict)
         assert cli.main(["baselines", str(path)]) == 130
-    assert capsys.readouterr().err.endswith("regbench: interrupted\n")
+    assert capsys.readouterr().err.endswith(f"regbench: interrupted; go on with: regbench baselines {path}\n")
     measure(load_track(str(path)), lambda name, so_far, total: done.append(name))
     assert "3-gram" in done
     assert "2-gram" not in done

@@ -17,9 +17,9 @@ from regbench import cli
 from regbench.cli.tables import result_table
 from regbench.evaluation.baselines import default_baselines
 from regbench.evaluation.predictions import CompactPredictions
-from regbench.report import write_report
 from regbench.report.content import as_text
 from regbench.report.instances import layout
+from regbench.report.page import write_report
 from regbench.results import read_result
 from regbench.tracks import Track
 from regbench.utils.errors import UserError

@@ -165,10 +165,43 @@ class TestRefusals:
         assert not (tmp_path / "out").exists()
         assert go(seeds=(0,)).seeds[0].steps > 0
 
-    def test_no_gpu(self, go: Callable[..., regbench.Result], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-        with pytest.raises(UserError, match="device 'cuda' is not available"):
-            go(device="cuda")
+    @pytest.mark.parametrize(
+        ("device", "there", "seen"),
+        [
+            ("cuda", 0, "no GPU; use --device cpu"),
+            ("cuda:7", 0, "no GPU; use --device cpu"),
+            ("cuda:7", 1, "1 GPU, from cuda:0 on"),
+            ("cuda:2", 2, "2 GPUs, from cuda:0 on"),
+        ],
+    )
+    def test_no_such_gpu(
+        self,
+        go: Callable[..., regbench.Result],
+        monkeypatch: pytest.MonkeyPatch,
+        device: str,
+        there: int,
+        seen: str,
+    ) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: there > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
+        with pytest.raises(UserError, match=f"^device '{device}' is not available: this PyTorch sees {seen}$"):
+            go(device=device)
+
+    def test_weights_that_somebody_removes_while_they_are_trained(
+        self, go: Callable[..., regbench.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The run trains that seed again when it goes on."""
+        load = runner.one_seed.load_tensors
+
+        def removed(path: Path) -> object:
+            (tmp_path / "out/seed-0/checkpoint.safetensors").unlink()
+            return load(path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(runner.one_seed, "load_tensors", removed)
+            with pytest.raises(UserError, match="^cannot read the checkpoint .*seed-0/checkpoint.safetensors: No such"):
+                go()
+        assert regbench.resume(tmp_path / "out").seeds[0].steps > 0
 
     @pytest.mark.ci
     def test_a_full_disk(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -100,7 +101,21 @@ def test_a_dry_run_trains_nothing(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert "timing average on tiny-v1" in err
     assert not (tmp_path / "runs").exists()
     (row,) = (line.split() for line in out.splitlines() if line.split()[:2] == ["tiny-v1", "average"] and "k" in line)
-    assert row[2:4] == ["4", "2"]
+    assert row[2:5] == ["4", "2", "6"]
+
+
+def test_cells_and_seeds_are_counted_alike_before_and_within_a_sweep(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny_file: Path
+) -> None:
+    """Three depths with one seed are three cells and one seed."""
+    grid = {"arch": ["lstm"], "n_layers": [1, 2, 3]}
+    path = write_sweep(tmp_path, tiny_file, grid=grid, options_of={}, select=None, seeds=[0])
+    out = said(capsys, str(path), "--dry-run")[1]
+    (row,) = (line.split() for line in out.splitlines() if line.split()[:2] == ["tiny-v1", "lstm"] and "–" in line)
+    assert row[2:5] == ["0", "1", "3"]
+    assert "3 cells, about" in out
+    err = said(capsys, str(path), "--jobs", "1")[2]
+    assert re.findall(r"; (\d) of 3 done", err) == ["1", "1", "2", "2", "3", "3"], "every second joins the seeds of one"
 
 
 def test_no_cell_is_divided(

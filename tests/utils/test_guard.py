@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from regbench.cli.arguments import read_settings
+from regbench.training.options import resolve_settings
+from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.files import read_mapping
 from regbench.utils.guard import Refused, parse_json, parse_plain_yaml, parse_yaml
@@ -94,6 +97,12 @@ def test_what_is_right_is_as_ever(text: str, value: object) -> None:
 def test_numbers_may_have_an_exponent(text: str, value: object) -> None:
     assert parse_yaml(text, "x") == value
     assert type(parse_yaml(text, "x")) is type(value)
+
+
+def test_a_setting_takes_a_whole_number_in_any_notation() -> None:
+    settings = read_settings(["training.train_tokens=2e4", "training.learning_rate=1e-3"])
+    _, training = resolve_settings(registry.load(registry.ARCHITECTURE, "lstm"), settings)
+    assert (training.train_tokens, training.learning_rate) == (20_000, 0.001)
 
 
 def test_what_aliases_would_stand_for_is_never_made(tmp_path: Path) -> None:

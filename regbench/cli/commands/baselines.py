@@ -6,11 +6,10 @@ import argparse
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from regbench.analysis.tables import narrow_table
-from regbench.cli.lines import stderr
+from regbench.cli.lines import Bar, stderr
 from regbench.cli.tables import print_fitting
 
 DESCRIPTION = (
@@ -47,9 +46,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     for track in tracks:
         require_scored(track, "test")
     measured: dict[str, TrackTable] = {}
-    with _Bar(stderr()) as bar:
+    with Bar(stderr()) as bar:
         for track in tracks:
-            bar.track = track.name
+            bar.on = f" on {track.name}"
             measured[track.name] = measure(track, bar.announce)
             bar.clear()
             console.print(f"{track.name}, test split")
@@ -67,43 +66,3 @@ def _table(cells: list[list[str]]) -> Table:
     for row in cells[1:]:
         table.add_row(*(cell.replace("± ", "±") for cell in row))
     return table
-
-
-class _Bar:
-    """One bar for the baseline at work; where the output is no terminal, a line when it is done."""
-
-    def __init__(self, console: Console) -> None:
-        self.track = ""
-        self._console = console
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            TextColumn("{task.completed}/{task.total}"),
-        )
-        self._bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
-        self._of: str | None = None
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Takes the bar away."""
-        self._bar.stop()
-        for task in self._bar.task_ids:
-            self._bar.remove_task(task)
-        self._of = None
-
-    def announce(self, name: str, done: int, total: int) -> None:
-        """Is told how far the baseline is."""
-        if self._console.is_terminal:
-            if self._of != name:
-                self.clear()
-                self._bar.start()
-                self._bar.add_task(f"{name} on {self.track}", total=total)
-                self._of = name
-            self._bar.update(self._bar.task_ids[0], completed=done)
-        elif done == total:
-            self._console.print(f"{name} on {self.track}: {done} instances")

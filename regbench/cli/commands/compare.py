@@ -14,7 +14,7 @@ from rich.table import Table
 
 from regbench.analysis.tables import narrow_table
 from regbench.cli.arguments import one_of, refuse_unused
-from regbench.cli.lines import announcing, print_line, stderr
+from regbench.cli.lines import Bar, print_line, stderr
 from regbench.cli.tables import folded, print_fitting, short, small_error
 
 if TYPE_CHECKING:
@@ -75,10 +75,15 @@ def _seeds(found: Comparison) -> str:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
+    with Bar(stderr()) as bar:
+        return _compare(arguments, bar.announce, console)
+
+
+def _compare(arguments: argparse.Namespace, announce: Announce, console: Console) -> int:
     from regbench.evaluation.comparison import FIRST_TOKENS, NoDistances, distances
-    from regbench.evaluation.find_predictors import find_predictors
+    from regbench.evaluation.find_predictors import KnownScores, find_predictors
     from regbench.evaluation.score_table import score_table
-    from regbench.leaderboard.standing import Entries
+    from regbench.leaderboard.standing import Entries, percent
     from regbench.leaderboard.store import without_evidence
     from regbench.metrics.reach import reach_words
     from regbench.metrics.significance import SIGNIFICANCE
@@ -92,7 +97,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.course:
         why = "is of the distances between predictors: leave it out beside --course"
         refuse_unused(arguments, ("out", "csv", "order"), why)
-    announce = announcing(stderr())
     found = find_predictors(without_evidence(arguments.predictor), arguments.track, Entries())
     require_writable_files(arguments.out, arguments.csv, arguments.course)
     asked = arguments.tokens is not None
@@ -112,7 +116,11 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         f"difference: from {found.names[0]}, on the same instances; tied: p is {SIGNIFICANCE:g} or more, given the "
         "noise of instances and seeds; each row is tested by itself",
     )
-    shares = {row.name: f"{100 * share:.0f} %" for row in rows if (share := _share(row, found)) is not None}
+    known = (one.source for one in found.compared if isinstance(one.source, KnownScores))
+    if shipped := [one.name for one in known if one.main.error is not None]:
+        why = "from the table that ships with regbench, which has no scores of single instances"
+        print_line(f"{', '.join(shipped)}: {why}; so differences from them are not paired", console)
+    shares = {row.name: f"{percent(share)} %" for row in rows if (share := _share(row, found)) is not None}
     if len(set(shares.values())) > 1:
         print_line(f"budgets differ: {', '.join(f'{name} used {share}' for name, share in shares.items())}", console)
     for row in rows:
@@ -207,12 +215,13 @@ def _share(row: ScoreRow, found: Found) -> float | None:
 
 def _costs(row: ScoreRow, found: Found) -> tuple[str, ...]:
     """Parameters, state, training tokens, and the share of the budget that they are. Empty of a baseline."""
+    from regbench.leaderboard.standing import percent
     from regbench.report.content import human_state
 
     if row.result is None:
         return ("",) * 4
     share, architecture = _share(row, found), row.result.architecture
-    tokens = ("", "") if share is None else (f"{row.result.tokens:,}", f"{100 * share:.0f} %")
+    tokens = ("", "") if share is None else (f"{row.result.tokens:,}", f"{percent(share)} %")
     return (f"{architecture.parameters:,}", fill(human_state(architecture), 12), *tokens)
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from regbench.analysis.tables import narrow_table
-from regbench.cli.lines import announcing, print_line, stderr
+from regbench.cli.lines import Bar, print_line, stderr
 from regbench.cli.tables import print_fitting, short
 from regbench.utils.errors import UserError, nearest
 
@@ -106,19 +106,19 @@ def _measured(
     from regbench.evaluation.comparison import normalized, predictions_at_scored, tokens_at_scored
     from regbench.evaluation.find_predictors import KnownScores
 
-    announce = announcing(stderr())
     values, illegal = {}, {}
-    for name, one in zip(found.names, found.compared, strict=True):
-        assert not isinstance(one.source, KnownScores)  # no board is asked
-        if isinstance(at, errors.StatePositions):
-            stored = predictions_at_scored(one.source, found.track, found.test, found.test, announce)
-            seeds = [normalized(rows) for rows in stored]
-            values[name] = errors.mean_of_seeds(seeds, at, errors.scores_of)
-            kinds = errors.mean_of_seeds(seeds, at, errors.illegal_kinds)
-            illegal[name] = {kind: errors.average(of, at) for kind, of in kinds.items()}
-        else:
-            tokens = tokens_at_scored(one.source, found.track, found.test, announce)
-            values[name] = errors.mean_of_seeds(tokens, at, errors.token_scores)
+    with Bar(stderr()) as bar:
+        for name, one in zip(found.names, found.compared, strict=True):
+            assert not isinstance(one.source, KnownScores)  # no board is asked
+            if isinstance(at, errors.StatePositions):
+                stored = predictions_at_scored(one.source, found.track, found.test, found.test, bar.announce)
+                seeds = [normalized(rows) for rows in stored]
+                values[name] = errors.mean_of_seeds(seeds, at, errors.scores_of)
+                kinds = errors.mean_of_seeds(seeds, at, errors.illegal_kinds)
+                illegal[name] = {kind: errors.average(of, at) for kind, of in kinds.items()}
+            else:
+                tokens = tokens_at_scored(one.source, found.track, found.test, bar.announce)
+                values[name] = errors.mean_of_seeds(tokens, at, errors.token_scores)
     return values, illegal
 
 

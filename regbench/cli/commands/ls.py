@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import hashlib
+import importlib.util
+import json
 import os
 import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -22,6 +27,7 @@ from regbench.cli.lines import print_line
 from regbench.cli.tables import print_fitting
 from regbench.utils import registry
 from regbench.utils.errors import UserError
+from regbench.utils.files import cache_root, keep_text, kept_text
 
 UNREADABLE = "cannot be read"
 """Stands in the place of the track of a run that cannot be read."""
@@ -52,7 +58,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.kind == "training":
         from regbench.training.options import TrainingOptions
 
-        console.print(_options_table("training options, for --set training.OPTION=VALUE", TrainingOptions))
+        console.print(_options_table("training options, for --set training.OPTION=VALUE", _fields(TrainingOptions)))
         return 0
     if arguments.kind == "tracks":
         return _compare_tracks(console)
@@ -74,76 +80,112 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 def _compare_architectures(console: Console) -> int:
     """Paper, parameters and state of every architecture at its default options, for the tokens of pfa-small-v1."""
-    from regbench.models.build import build, resolve_options
-    from regbench.models.model import parameter_count
-    from regbench.models.state_size import state_at
-    from regbench.report import human_bytes, human_growth
-    from regbench.tracks import load_track
-
-    task_io = load_track("pfa-small-v1").task.io
     table = Table(title="architectures, at their default options", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for place, column in enumerate(("", "family", "paper", "year", "parameters", "state")):
         table.add_column(column, justify="left" if place < 3 else "right")
-    for name in registry.entries(registry.ARCHITECTURE):
-        cls = registry.load(registry.ARCHITECTURE, name)
-        model = build(cls, resolve_options(cls, {}), task_io)
-        paper = (cls.paper.authors, str(cls.paper.year)) if cls.paper else ("", "")
-        held = model.state_bytes()
-        state = human_growth(state_at(model.eval())) if held is None else human_bytes(held)
-        table.add_row(Text(name, "bold"), cls.family, *paper, f"{parameter_count(model):,}", state)
+    own, others = _own_and_others()
+    rows = {**_kept("architectures", own, lambda: _facts(own)), **(_facts(others) if others else {})}
+    for name in sorted(rows):
+        table.add_row(Text(name, "bold"), *rows[name])
     print_fitting(table, console)
     console.print("state: of one sequence in float32; where it grows, after 128 and after 1,024 tokens")
     return 0
 
 
+def _own_and_others() -> tuple[list[str], list[str]]:
+    """The names of the built-in architectures, and of those of other distributions, whose files may change unseen."""
+    found = registry.entries(registry.ARCHITECTURE).values()
+    own = [one.name for one in found if one.source.startswith(f"{registry.ARCHITECTURE.package}/")]
+    return own, [one.name for one in found if one.name not in own]
+
+
+def _facts(names: Sequence[str]) -> dict[str, list[str]]:
+    """By name the family, the paper, the year, the parameters and the state of an architecture."""
+    from regbench.models.build import build, resolve_options
+    from regbench.models.model import parameter_count
+    from regbench.models.state_size import state_at
+    from regbench.report.content import human_bytes, human_growth
+    from regbench.tracks import load_track
+
+    found, task_io = {}, load_track("pfa-small-v1").task.io
+    for name in names:
+        cls = registry.load(registry.ARCHITECTURE, name)
+        model = build(cls, resolve_options(cls, {}), task_io)
+        paper = (cls.paper.authors, str(cls.paper.year)) if cls.paper else ("", "")
+        held = model.state_bytes()
+        state = human_growth(state_at(model.eval())) if held is None else human_bytes(held)
+        found[name] = [cls.family, *paper, f"{parameter_count(model):,}", state]
+    return found
+
+
+def _kept(kind: str, key: Sequence[str], make: Callable[[], Any]) -> Any:
+    """What `make` gives, which is plain: from the cache if it was made by the same code. To make it takes seconds."""
+    digest = hashlib.sha256("\n".join([kind, *key]).encode())
+    for package in ("regbench", registry.ARCHITECTURE.package):
+        spec = importlib.util.find_spec(package)
+        for folder in spec.submodule_search_locations or () if spec else ():
+            for path in sorted(path for path in Path(folder).rglob("*") if path.suffix in (".py", ".yaml", ".csv")):
+                digest.update(path.read_bytes())
+    path = cache_root() / "listed" / f"{digest.hexdigest()}.json"
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads(kept_text(path))
+    made = make()
+    keep_text(path, json.dumps(made))
+    return made
+
+
 def _describe_architecture(name: str, console: Console) -> int:
     with apart_from_stdout():
-        cls = registry.load(registry.ARCHITECTURE, name)
-    if cls.paper is not None:
-        link = f", arXiv:{cls.paper.arxiv}" if cls.paper.arxiv else ""
-        console.print(f"{cls.paper.authors} ({cls.paper.year}). {cls.paper.title}{link}")
-    console.print(_options_table(f"options of {registry.short_name(name)}, for --set", cls.Options))
-    if cls.training_defaults:
-        own = " ".join(f"training.{key}={value}" for key, value in cls.training_defaults.items())
-        print_line(f"its own training defaults: {own}", console)
+        known = name in _own_and_others()[0]
+        paper, options, defaults = _kept("options", [name], lambda: _options(name)) if known else _options(name)
+    if paper:
+        console.print(paper)
+    console.print(_options_table(f"options of {registry.short_name(name)}, for --set", options))
+    if defaults:
+        print_line(f"its own training defaults: {defaults}", console)
     console.print("`regbench ls training` lists all training options")
     return 0
 
 
-def _options_table(title: str, options: type[pydantic.BaseModel]) -> Table:
-    """The fields of options: name, type, default, meaning."""
+def _options(name: str) -> list[Any]:
+    """The paper of an architecture, its options, and its own defaults of training."""
+    cls, paper = registry.load(registry.ARCHITECTURE, name), ""
+    if cls.paper is not None:
+        link = f", arXiv:{cls.paper.arxiv}" if cls.paper.arxiv else ""
+        paper = f"{cls.paper.authors} ({cls.paper.year}). {cls.paper.title}{link}"
+    defaults = " ".join(f"training.{key}={value}" for key, value in cls.training_defaults.items())
+    return [paper, _fields(cls.Options), defaults]
+
+
+def _fields(options: type[pydantic.BaseModel]) -> list[list[str]]:
+    """The name, type, default and meaning of each option."""
+    rows = []
+    for key, field in options.model_fields.items():
+        default = "required" if field.is_required() else repr(_as_set(field.get_default(call_default_factory=True)))
+        rows.append([key, _type_name(field.annotation), default, field.description or ""])
+    return rows
+
+
+def _options_table(title: str, rows: Sequence[Sequence[str]]) -> Table:
     table = Table(title=title, title_justify="left")
     for column in ("option", "type", "default", "meaning"):
         table.add_column(column, no_wrap=column == "option")
-    for key, field in options.model_fields.items():
-        default = "required" if field.is_required() else repr(_as_set(field.get_default(call_default_factory=True)))
-        table.add_row(key, _type_name(field.annotation), default, field.description or "")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
 def _compare_tracks(console: Console) -> int:
     """The length, vocabulary and budget of every track, how many entries it has, and how long they trained."""
-    from regbench.leaderboard.standing import Entries
-    from regbench.tracks import load_track, track_names
+    from regbench.leaderboard.store import board_files
+    from regbench.tracks import track_names
 
     table = Table(title="tracks", title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
     heads = ("", "longest", "tokens", "instances", "budget", "entries", "minutes")
     for head in heads:
         table.add_column(head, justify="right" if head else "left", no_wrap=True)
-    for name in track_names():
-        track = load_track(name)
-        definition, entries, (longest, width) = track.definition, Entries(), track.task.extent()
-        millions = definition.budget.train_tokens / 1e6
-        sizes = (
-            f"{longest:,}",
-            width,
-            f"{definition.splits.train:,}",
-            f"{millions:,.{0 if millions >= 100 else 1}f} M",
-        )
-        seconds = entries.seconds(track)
-        table.add_row(
-            Text(name, "bold"), *sizes, str(len(entries.names(track))), f"{seconds / 60:.0f}" if seconds else ""
-        )
+    for name, row in _kept("tracks", board_files(), lambda: {one: _sizes(one) for one in track_names()}).items():
+        table.add_row(Text(name, "bold"), *row)
     print_fitting(table, console)
     console.print(
         "longest: the greatest length that an instance can have; tokens: in the vocabulary, or "
@@ -151,6 +193,19 @@ def _compare_tracks(console: Console) -> int:
         "minutes: of training one seed, the median over entries. `regbench ls` says what each track is.",
     )
     return 0
+
+
+def _sizes(name: str) -> list[str]:
+    """The longest instance, tokens, training instances and budget of a track, its entries, and the minutes that they trained."""
+    from regbench.leaderboard.standing import Entries
+    from regbench.tracks import load_track
+
+    track, entries = load_track(name), Entries()
+    definition, (longest, width), seconds = track.definition, track.task.extent(), entries.seconds(track)
+    millions = definition.budget.train_tokens / 1e6
+    budget = f"{millions:,.{0 if millions >= 100 else 1}f} M"
+    trained = f"{seconds / 60:.0f}" if seconds else ""
+    return [f"{longest:,}", width, f"{definition.splits.train:,}", budget, str(len(entries.names(track))), trained]
 
 
 def _list_runs(folder: Path, console: Console) -> int:

@@ -29,7 +29,7 @@ def configure(report: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    from regbench.report import track_of, write_report
+    from regbench.report.page import track_of, write_report
     from regbench.results import read_result
     from regbench.utils.files import explain_full_disk, runs_in
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -65,19 +64,15 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         if arguments.seed:
             raise UserError("--by goes with all seeds: leave --seed away")
     with TerminalReporter(stderr()) as reporter:
-        try:
-            made = reproduce(
-                stored,
-                seeds=arguments.seed,
-                out=Path(arguments.out) if arguments.out else None,
-                run=Path(arguments.run) if arguments.run else None,
-                track=arguments.track,
-                reporter=reporter,
-                announce=reporter.phase,
-            )
-        except KeyboardInterrupt:
-            print("regbench: interrupted; the same command goes on from here", file=sys.stderr)
-            return 130
+        made = reproduce(
+            stored,
+            seeds=arguments.seed,
+            out=Path(arguments.out) if arguments.out else None,
+            run=Path(arguments.run) if arguments.run else None,
+            track=arguments.track,
+            reporter=reporter,
+            announce=reporter.phase,
+        )
     seeds, all_seeds = [seed.seed for seed in made.result.seeds], [seed.seed for seed in made.entry.result.seeds]
     table = Table(title=f"{made.entry.name} on {made.entry.track}, mean over seeds", title_justify="left")
     entry, again = (f"{what} ({', '.join(map(str, of))})" for what, of in (("entry", all_seeds), ("again", seeds)))

@@ -108,8 +108,7 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
     from regbench.config import read_run
     from regbench.leaderboard.entry import command_of
     from regbench.leaderboard.figures import seeds_needed
-    from regbench.leaderboard.rank import FULL, budget_share, percent
-    from regbench.leaderboard.standing import standing_of
+    from regbench.leaderboard.standing import FULL, budget_share, percent, standing_of
     from regbench.tracks import load_track
     from regbench.utils import registry
 
@@ -133,7 +132,7 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
     given = tuple(seed.seed for seed in result.seeds)
     seeds = seeds_needed(given)
     fit = given == seeds and (whole or standing is None)
-    if track.task.knows_truth and not fit:  # other tracks take no entries
+    if track.takes_entries and not fit:
         shorter = {"training.train_tokens"} | (set() if whole else {"training.epochs"})
         settings = {key: value for key, value in config.settings.items() if key not in shorter}
         changed: dict[str, Any] = {"settings": settings, "seeds": seeds}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -64,20 +63,15 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             timed = sweep.groups if arguments.on == "local" else []  # a cluster's nodes may be other machines
             costs = estimate(timed, divided.threads, lambda text: progress.print(text))
         else:
-            try:
-                with Live(progress) as live:
-                    swept = sweep.run(
-                        live,
-                        out=arguments.out,
-                        jobs=arguments.jobs,
-                        on=arguments.on,
-                        address=arguments.ray_address,
-                        announce=live.say,
-                    )
-            except KeyboardInterrupt:
-                again = shlex.join(["regbench", *sys.argv[1:]]) if sys.argv[1:2] == ["sweep"] else "the same command"
-                print(f"regbench: interrupted; go on with: {again}", file=sys.stderr)
-                return 130
+            with Live(progress) as live:
+                swept = sweep.run(
+                    live,
+                    out=arguments.out,
+                    jobs=arguments.jobs,
+                    on=arguments.on,
+                    address=arguments.ray_address,
+                    announce=live.say,
+                )
     if divided is not None:
         _print_costs(sweep, divided, costs, console)
         return 0
@@ -101,7 +95,7 @@ def _print(sweep: Sweep, swept: Swept, console: Console) -> None:
         path.name for path in swept.folder.iterdir() if path.suffix in (".csv", ".png") or "best" in path.name
     )
     print_line(f"in {swept.folder}: {', '.join(names)}", console)
-    candidates = [row for row in swept.best if row.point.track.task.knows_truth]  # other tracks take no entries
+    candidates = [row for row in swept.best if row.point.track.takes_entries]
     given = tuple(sweep.file.seeds)
     if candidates and given != (seeds := seeds_needed(given)):
         print_line(f"next, as an entry needs: write seeds: {list(seeds)} in {sweep.path} and sweep again", console)
@@ -124,9 +118,8 @@ def _print_costs(sweep: Sweep, divided: Share, costs: list[Cost], console: Conso
     """Every cell, what each architecture costs, and how long all take. Of a cluster only the cells."""
     from regbench.cli.sweep_tables import cost_table
     from regbench.report.content import human_seconds
-    from regbench.sweeps.estimate import seeds_of
 
-    count = sum(len(group.trials) + seeds_of(group) for group in sweep.groups)
+    count = sum(len(group.trials) + group.further for group in sweep.groups)
     cells = f"{count:,} cell{'s' * (count > 1)}"
     each = f"{divided.threads} thread{'s' * (divided.threads > 1)} each"
     for group in sweep.groups:
@@ -141,7 +134,7 @@ def _print_costs(sweep: Sweep, divided: Share, costs: list[Cost], console: Conso
         return
     print_fitting(cost_table(costs), console, names=2)
     # A cell is not divided: all take at least as long as the longest one.
-    longest = max(cost.seconds / (cost.trials + cost.seeds) for cost in costs)
+    longest = max(cost.seconds / cost.cells for cost in costs)
     seconds = max(longest, sum(cost.seconds for cost in costs) / divided.jobs)
     print_line(
         f"{cells}, about {human_seconds(seconds)} with {divided.jobs} at once, {each}; without the baselines "

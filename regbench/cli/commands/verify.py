@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from regbench.cli.lines import print_findings, print_line, tell
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
+    from regbench.leaderboard.claim import Findings
     from regbench.leaderboard.store import Stored
 
 DESCRIPTION = (
@@ -62,7 +64,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         require_finished(path)
         run = path
         source = read_source(RunFolder(path), Path(arguments.source)) if arguments.source else None
-        found = {path: verify_run(path, track, source, announce)[1]}
+        found: Iterable[tuple[Path, Findings]] = [(path, verify_run(path, track, source, announce)[1])]
     else:
         entries = _entries(arguments)
         if arguments.contribution:
@@ -73,15 +75,17 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         refuse_unused(arguments, ("source",), f"goes with a run, and {path} is none: an entry's source lies beside it")
         if run is not None:
             require_finished(run)
-        found = {stored.path: verify_entry(stored, track=track, run=run, announce=announce) for stored in entries}
-    for file, findings in found.items():
+        found = ((one.path, verify_entry(one, track=track, run=run, announce=announce)) for one in entries)
+    refused = bool(brought)
+    for file, findings in found:  # each is printed when it is checked
         if arguments.checkpoint and not findings.faults:
             if run is None:
                 raise UserError("--checkpoint needs the run: --run DIR")
-            repredict(run, findings, track)
+            repredict(run, findings, track, announce=announce)
         print_line(f"{file}: {'REFUSED' if findings.faults else 'ok'}", console)
         print_findings(findings, console, "  ")
-    return 1 if brought or any(findings.faults for findings in found.values()) else 0
+        refused = refused or bool(findings.faults)
+    return int(refused)
 
 
 def _entries(arguments: argparse.Namespace) -> list[Stored]:
