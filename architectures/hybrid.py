@@ -39,6 +39,7 @@ from architectures import (  # noqa: F401
     s4,
     slstm,
     transformer,
+    ttt,
 )
 from regbench.models.backbone import Backbone
 from regbench.models.build import resolve_options

@@ -155,7 +155,12 @@ def _log_linear(o: Any) -> int:
     return base + o.n_heads * o.levels * (o.d_model + 1)
 
 
-WITHOUT_OPS = ("lstm", "slstm", "based", "path_attention")
+def _ttt(o: Any) -> int:
+    network = o.n_heads * sum(rows * columns for rows, columns in o.layers) + 2 * o.inner_norm * o.d_model
+    return 4 * o.d_model**2 + 2 * o.d_model * (o.d_conv + 1) + o.n_heads * (o.d_model + 1) + network + 2 * o.d_model
+
+
+WITHOUT_OPS = ("lstm", "slstm", "based", "path_attention", "ttt")
 """PyTorch's own operations compute them, Based where it has no window. The recurrence of the first two is not linear."""
 CASES = {
     "transformer": Case(
@@ -221,6 +226,11 @@ CASES = {
         _log_linear,
         ({"d_state": 5}, {"base": "gated_deltanet", "expand_k": 1.0, "levels": 3}),
         grows=True,
+        uncounted=1,
+    ),
+    "ttt": Case(
+        _ttt,
+        ({}, {"inner": "mlp", "mini_batch": 7}, {"mini_batch": 1, "inner_norm": False, "d_conv": 1, "n_heads": 1}),
         uncounted=1,
     ),
     "mlstm": Case(_mlstm, ({}, {"block_size": 1, "projection": 1, "d_conv": 2}), feed_forward=False),
