@@ -38,6 +38,7 @@ from architectures import (  # noqa: F401
     rwkv6,
     s4,
     slstm,
+    sparse_attention,
     transformer,
     ttt,
 )

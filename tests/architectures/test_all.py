@@ -160,7 +160,7 @@ def _ttt(o: Any) -> int:
     return 4 * o.d_model**2 + 2 * o.d_model * (o.d_conv + 1) + o.n_heads * (o.d_model + 1) + network + 2 * o.d_model
 
 
-WITHOUT_OPS = ("lstm", "slstm", "based", "path_attention", "ttt")
+WITHOUT_OPS = ("lstm", "slstm", "based", "path_attention", "sparse_attention", "ttt")
 """PyTorch's own operations compute them, Based where it has no window. The recurrence of the first two is not linear."""
 CASES = {
     "transformer": Case(
@@ -215,6 +215,12 @@ CASES = {
     "gated_deltanet2": Case(_gated_delta2, ({}, {"expand_v": 2.0, "negative_eigenvalues": True})),
     "comba": Case(lambda o: _gated_delta(o) + 2 * o.n_heads, ({}, {"n_heads": 1, "negative_eigenvalues": True})),
     "path_attention": Case(_path, ({"rank": 4}, {"n_heads": 1, "d_conv": 1}), grows=True),
+    "sparse_attention": Case(
+        lambda o: 4 * o.d_model**2,
+        ({"block_size": 4}, {"n_heads": 1, "blocks": 2, "positions": "none"}, {"positions": "learned"}),
+        positions=True,
+        grows=True,
+    ),
     "differential_transformer": Case(
         lambda o: 4 * o.d_model**2 + 2 * o.d_model // o.n_heads,
         ({"d_model": 24, "n_layers": 2}, {"n_heads": 2, "positions": "learned"}),
