@@ -114,7 +114,7 @@ def learn(
         z_t = f(M_t; q_t)
 
     All positions of a mini-batch are computed at once: what they read of each other goes through (C, C) matrices, as in attention
-    (the dual form of Sun et al. 2024, section 2.5; with decays Behrouz et al. 2025, section 3.2).
+    (the dual form of Sun et al. 2024, section 2.5; with decays Behrouz et al. 2024, section 3.2).
 
     Args:
         network: f.
@@ -130,19 +130,39 @@ def learn(
         z (B, H, L, V), and the memory after them.
     """
     base, now, momentum = memory
-    first, length, outputs = (-seen) % size, q.shape[2], []
-    ends = [end for end in (first, *range(first + size, length, size)) if 0 < end < length] + [length]
-    for start, end in zip([0, *ends[:-1]], ends, strict=True):
-        here = slice(start, end)
-        theta, *decays = (None if rate is None else rate[:, :, here] for rate in rates)
-        assert theta is not None
-        pairs = [(a, theta * g) for a, g in network.gradient(base or now, k[:, :, here], v[:, :, here])]
-        z, after, momentum = _mini_batch(network, q[:, :, here], pairs, decays, now, momentum)
+    length, outputs = q.shape[2], []
+    ends = [*range((-seen) % size or size, length, size), length]
+    sizes = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    # `split`, as a slice of every mini-batch would make the backward pass build a gradient of all positions for each.
+    parts = [[None] * len(sizes) if part is None else part.split(sizes, 2) for part in (q, k, v, *rates)]
+    for end, q_c, k_c, v_c, theta, *decays in zip(ends, *parts, strict=True):
+        pairs = [(a, theta * g) for a, g in network.gradient(base or now, k_c, v_c)]
+        form = _position if q_c.shape[2] == 1 else _mini_batch
+        z, now, momentum = form(network, q_c, pairs, decays, now, momentum)
         outputs.append(z)
-        now = after
         if base and (seen + end) % size == 0:
             base = now
     return torch.cat(outputs, 2), Memory(base, now, momentum)
+
+
+def _position(
+    network: Network,
+    q: Tensor,
+    pairs: list[tuple[Tensor, Tensor]],
+    decays: list[Tensor | None],
+    now: Matrices,
+    momentum: Matrices,
+) -> tuple[Tensor, Matrices, Matrices]:
+    """`_mini_batch` of one position: the recurrence itself."""
+    kept, eta = (None if log is None else log.exp()[..., None] for log in decays)
+    S = tuple(-(a.mT @ g) for a, g in pairs)
+    if eta is not None:
+        S = tuple(torch.addcmul(new, eta, old) for new, old in zip(S, momentum, strict=True))
+    now = tuple(M + new if kept is None else torch.addcmul(new, kept, M) for M, new in zip(now, S, strict=True))
+    z = q
+    for layer, M in enumerate(now):
+        z = network.given(network.act(z)[0] if layer else z) @ M
+    return network.out(q, z), now, S if eta is not None else ()
 
 
 def _mini_batch(

@@ -39,6 +39,7 @@ from architectures import (  # noqa: F401
     s4,
     slstm,
     sparse_attention,
+    titans,
     transformer,
     ttt,
 )
