@@ -36,9 +36,9 @@ class Titans(mixer.Mixer):
     M is an MLP with `depth` layers of K channels, SiLU between them and no biases; M_0 is learned. With one layer and without
     momentum this is a gated delta rule. Memory as a layer (MAL): the memory reads `persistent` learned vectors before the first
     position, and softmax attention with rotary positions reads the last `window` of all y. The paper gives no formulas for
-    alpha, eta and theta, no width of M and no starting values. Here alpha begins at 0.018 and eta at 0.5. theta is divided, as
-    else equal keys in a mini-batch, or momentum, step too far and training diverges. Memory as a context and as a gate are left
-    out.
+    alpha, eta and theta, no width of M and no starting values. Here alpha begins at 0.018 and eta at 0.5. The last layer begins
+    near zero, so that what was written is read; those before it keep a length of 1. theta is divided, as else equal keys in a
+    mini-batch, or momentum, step too far and training diverges. Memory as a context and as a gate are left out.
     """
 
     class Options(mixer.Options):
@@ -77,8 +77,8 @@ class Titans(mixer.Mixer):
             if rate is not None:
                 nn.init.constant_(rate.bias, start)
         self.start = nn.ParameterList(
-            without_weight_decay(torch.randn(n_heads, self.width, self.width) * self.width**-0.5)
-            for _ in range(options.depth)
+            without_weight_decay(torch.randn(n_heads, self.width, self.width) * std)
+            for std in (*[2 * self.width**-0.5] * (options.depth - 1), 0.02)
         )
         self.norm = nn.RMSNorm(self.width, eps=1e-5)
         self.attention: Transformer | None = None
