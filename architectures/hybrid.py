@@ -38,7 +38,10 @@ from architectures import (  # noqa: F401
     rwkv6,
     s4,
     slstm,
+    sparse_attention,
+    titans,
     transformer,
+    ttt,
 )
 from regbench.models.backbone import Backbone
 from regbench.models.build import resolve_options

@@ -155,8 +155,20 @@ def _log_linear(o: Any) -> int:
     return base + o.n_heads * o.levels * (o.d_model + 1)
 
 
-WITHOUT_OPS = ("lstm", "slstm", "based", "path_attention")
-"""PyTorch's own operations compute them, Based where it has no window. The recurrence of the first two is not linear."""
+def _ttt(o: Any) -> int:
+    network = o.n_heads * sum(rows * columns for rows, columns in o.layers) + 2 * o.inner_norm * o.d_model
+    return 4 * o.d_model**2 + 2 * o.d_model * (o.d_conv + 1) + o.n_heads * (o.d_model + 1) + network + 2 * o.d_model
+
+
+def _titans(o: Any) -> int:
+    rates = (1 + o.momentum + o.forget) * o.n_heads * (o.d_model + 1)
+    attention = (4 * o.d_model**2 if o.window else 0) + o.persistent * o.d_model
+    width = o.d_model // o.n_heads
+    return 5 * o.d_model**2 + 3 * o.d_model * o.d_conv + rates + o.depth * o.d_model * width + width + attention
+
+
+WITHOUT_OPS = ("lstm", "slstm", "based", "path_attention", "sparse_attention", "ttt", "titans")
+"""PyTorch's own operations compute them, Based and Titans without a window. The recurrence of the first two is not linear."""
 CASES = {
     "transformer": Case(
         lambda o: 4 * o.d_model**2,
@@ -210,6 +222,12 @@ CASES = {
     "gated_deltanet2": Case(_gated_delta2, ({}, {"expand_v": 2.0, "negative_eigenvalues": True})),
     "comba": Case(lambda o: _gated_delta(o) + 2 * o.n_heads, ({}, {"n_heads": 1, "negative_eigenvalues": True})),
     "path_attention": Case(_path, ({"rank": 4}, {"n_heads": 1, "d_conv": 1}), grows=True),
+    "sparse_attention": Case(
+        lambda o: 4 * o.d_model**2,
+        ({"block_size": 4}, {"n_heads": 1, "blocks": 2, "positions": "none"}, {"positions": "learned"}),
+        positions=True,
+        grows=True,
+    ),
     "differential_transformer": Case(
         lambda o: 4 * o.d_model**2 + 2 * o.d_model // o.n_heads,
         ({"d_model": 24, "n_layers": 2}, {"n_heads": 2, "positions": "learned"}),
@@ -222,6 +240,22 @@ CASES = {
         ({"d_state": 5}, {"base": "gated_deltanet", "expand_k": 1.0, "levels": 3}),
         grows=True,
         uncounted=1,
+    ),
+    "ttt": Case(
+        _ttt,
+        ({}, {"inner": "mlp", "mini_batch": 7}, {"mini_batch": 1, "inner_norm": False, "d_conv": 1, "n_heads": 1}),
+        uncounted=1,
+    ),
+    "titans": Case(
+        _titans,
+        (
+            {},
+            {"depth": 1, "mini_batch": 7, "window": 5, "persistent": 3},
+            {"mini_batch": 1, "momentum": False, "forget": False, "d_conv": 1, "n_heads": 1},
+        ),
+        grows=True,
+        uncounted=1,
+        common={"d_model": 12, "n_heads": 2, "n_layers": 1},
     ),
     "mlstm": Case(_mlstm, ({}, {"block_size": 1, "projection": 1, "d_conv": 2}), feed_forward=False),
     "forgetting_transformer": Case(

@@ -27,7 +27,14 @@ from regbench.ops.backend import Op, use_backend
 from tests.benchmarks.peak_memory import SIZES, model_of, step, tokens_of
 
 BATCH, LENGTH = SIZES[-1]
-CACHED = ("transformer", "hyena", "forgetting_transformer", "path_attention", "differential_transformer")
+CACHED = (
+    "transformer",
+    "hyena",
+    "forgetting_transformer",
+    "path_attention",
+    "differential_transformer",
+    "sparse_attention",
+)
 """Those without a recurrence: they stream by a cache of what they have read."""
 
 

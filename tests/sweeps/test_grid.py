@@ -203,7 +203,7 @@ COUNTS = {
     "board-whole": (165, 165),
     "board-outputs": (132, 132),
     "language-models": (32, 48),
-    "board-reach": (1035, 570),
+    "board-reach": (1155, 630),
     "recall-state": (100, 50),
     "state-groups": (126, 162),
 }
