@@ -205,7 +205,13 @@ COUNTS = {
     "language-models": (32, 48),
     "board-reach": (1035, 570),
     "recall-state": (100, 50),
-    "state-groups": (126, 162),
+    "state-groups": (14, 33),
+    "turning-states": (4, 6),
+    "selective-copying": (0, 12),
+    "induction-length": (6, 9),
+    "flip-flop": (6, 9),
+    "recall-width": (0, 27),
+    "hybrid-recall": (0, 9),
 }
 
 
