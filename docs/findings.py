@@ -1,6 +1,7 @@
 """Evaluates docs/findings.yaml: whether what is published holds here. `docs/tables.py` puts it into docs/findings.md.
 
-A finding has *sides*: the rows of a table of trials, or the entry of a board, that it compares. Its criteria are of three forms:
+A finding has *sides*: the rows of a table of trials, or the entry of a board, that it compares. A side may have a `source` of its
+own. The criteria are of three forms:
 
     attention - recurrence > 0.1          the difference of the means over seeds
     attention > 0.9                       one mean
@@ -47,9 +48,13 @@ class Side:
     def shown(self, score: str) -> str:
         """Mean ± standard error over seeds."""
         values = self.seeds[score]
-        digits = 3 if abs(fmean(values)) < 10 else 0
-        error = f" ± {stdev(values) / math.sqrt(len(values)):.{digits}f}" if len(values) > 1 else ""
-        return f"{fmean(values):.{digits}f}{error}"
+        error = f" ± {rounded(stdev(values) / math.sqrt(len(values)), score)}" if len(values) > 1 else ""
+        return f"{rounded(fmean(values), score)}{error}"
+
+
+def rounded(value: float, score: str) -> str:
+    """A value with the digits that its score has: a reach is of other units."""
+    return f"{value:.1f}" if score == "reach" else f"{value:.3f}"
 
 
 def findings() -> list[dict[str, Any]]:
@@ -90,7 +95,8 @@ def written(value: Any) -> str:
 
 def side(finding: dict[str, Any], wanted: dict[str, Any]) -> Side | None:
     """The seeds of all rows of a table that match, or of the best entry that matches. None where nothing does."""
-    source = finding["source"]
+    source = wanted.get("source", finding["source"])
+    wanted = {key: value for key, value in wanted.items() if key != "source"}
     choices = {key: [written(one) for one in (v if isinstance(v, list) else [v])] for key, v in wanted.items()}
     if not source.endswith(".csv"):
         match = [one for one in entries(source) if all(written(one["about"].get(k)) in v for k, v in choices.items())]
@@ -153,7 +159,7 @@ def evaluate(finding: dict[str, Any], criterion: str) -> tuple[str, str]:
     seeds = [one.seeds[score] for one in there]
     means = [fmean(values) for values in seeds]
     value = means[0] - (means[1] if len(means) > 1 else 0.0)
-    return decided(sign * (value - bound), seeds, score != "reach"), f"{value:.{3 if abs(value) < 10 else 0}f}"
+    return decided(sign * (value - bound), seeds, score != "reach"), rounded(value, score)
 
 
 def verdict(finding: dict[str, Any]) -> str:

@@ -206,11 +206,10 @@ COUNTS = {
     "board-reach": (1035, 570),
     "recall-state": (100, 50),
     "state-groups": (14, 33),
-    "turning-states": (4, 6),
-    "selective-copying": (0, 12),
-    "induction-length": (6, 9),
-    "flip-flop": (6, 9),
-    "recall-width": (0, 27),
+    "selective-copying": (0, 6),
+    "induction-length": (0, 6),
+    "flip-flop": (0, 6),
+    "recall-width": (0, 12),
     "hybrid-recall": (0, 9),
 }
 
