@@ -169,14 +169,18 @@ def verdict(finding: dict[str, Any]) -> str:
 
 
 def ours(finding: dict[str, Any]) -> str:
-    """The main score of each side, with its name."""
-    cells = []
-    for name, wanted in finding["sides"].items():
-        found = side(finding, wanted)
-        if found is not None and not any(RANKS.search(one) and f"over {name} " in one for one in finding["criteria"]):
-            cells.append(f"{name} {found.shown(finding['score'])}")
-    ranks = [evaluate(finding, one)[1] for one in finding["criteria"] if RANKS.search(one)]
-    return "; ".join(cells + [f"rank correlation {one}" for one in ranks if one]) or "—"
+    """The score of each side that is there, and each rank correlation."""
+    ranks = [one for one in finding["criteria"] if "rank of " in one]
+    sides = {
+        name: side(finding, wanted)
+        for name, wanted in finding["sides"].items()
+        if f"over {name} " not in " ".join(ranks)
+    }
+    cells = [f"{name} {found.shown(finding['score'])}" for name, found in sides.items() if found]
+    cells += [
+        f"{one.split(' > ')[0].replace('rank of', 'rank correlation of')}: {evaluate(finding, one)[1]}" for one in ranks
+    ]
+    return "; ".join(cells) or "—"
 
 
 def overview() -> str:

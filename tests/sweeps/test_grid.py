@@ -206,7 +206,6 @@ COUNTS = {
     "board-reach": (1035, 570),
     "recall-state": (100, 50),
     "state-groups": (14, 33),
-    "selective-copying": (0, 6),
     "induction-length": (0, 6),
     "flip-flop": (0, 6),
     "recall-width": (0, 12),
