@@ -41,6 +41,7 @@ plot: $(INSTALLED)  ## what the n-gram head costs as sequences grow: measured, t
 	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.ngram_cost
 
 figures: $(INSTALLED)  ## write the tables of the pages and draw docs/figures, from entries, sweeps and docs/measured
+	$(BIN)/python docs/figures/findings.py
 	$(BIN)/python docs/tables.py
 	$(BIN)/python docs/figures/boards.py
 	$(BIN)/python docs/figures/score_by_position.py

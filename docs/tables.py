@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
+import runpy
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from regbench.utils.files import atomic_write
 ROOT = Path(__file__).resolve().parents[1]
 ENTRIES, SWEEPS, MEASURED = ROOT / "leaderboard" / "entries", ROOT / "sweeps", ROOT / "docs" / "measured"
 PLACE = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+FINDINGS = runpy.run_path(str(ROOT / "docs" / "findings.py"))
 PFA = ("legal_accuracy", "token_accuracy", "tvd", "nll")
 SUITE = (
     *("mqar-small-v1", "mad-recall-small-v1", "mad-noisy-recall-small-v1", "mad-fuzzy-recall-small-v1"),
@@ -287,6 +289,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "reach": reach,
     "architectures": architectures,
     "families": families,
+    "findings": FINDINGS["overview"],
+    "findings-one-by-one": FINDINGS["sections"],
 }
 
 

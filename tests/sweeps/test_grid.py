@@ -205,7 +205,11 @@ COUNTS = {
     "language-models": (32, 48),
     "board-reach": (1155, 630),
     "recall-state": (100, 50),
-    "state-groups": (126, 162),
+    "state-groups": (14, 33),
+    "induction-length": (0, 6),
+    "flip-flop": (0, 6),
+    "recall-width": (0, 12),
+    "hybrid-recall": (0, 9),
 }
 
 
