@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regbench.checks.causality import differ
+from regbench.checks.subject import TOLERANCE
 from regbench.config import Config, read_run
 from regbench.models.backbone import Backbone
 from regbench.models.build import build, resolve_options, split_settings
@@ -280,26 +282,48 @@ def on_track(trained: Trained, name: str) -> Trained:
         name: The other track.
 
     Raises:
-        UserError: The tracks differ in more than their longest instance, or the other's instances are longer.
+        UserError: The tracks differ in more than their longest instance, or the other's is longer and what the model computes
+            depends on that length, as with learned positions.
     """
     track, io = load_track(name), trained.track.task.io
     if replace(track.task.io, max_length=io.max_length) != io:
         raise UserError(f"{trained.folder} was trained on {trained.track.name}; {track.name} has other tokens")
     if track.task.io.max_length > io.max_length:
-        raise UserError(
-            f"{trained.folder} was trained on {trained.track.name}, with instances of {io.max_length} at most; those of "
-            f"{track.name} have {track.task.io.max_length}"
-        )
+        trained = replace(trained, model=_with_room(trained, track))
     return replace(trained, track=track, trained_on=trained.track.name)
+
+
+def _with_room(trained: Trained, track: Track) -> Model:
+    """The same model, made for the longer instances of a track. It must predict the shorter ones as before."""
+    model: Any = trained.model
+    longer, tokens = (
+        build(_class_of(model), model.options, track.task.io).eval(),
+        trained.track.instances("validation").tokens[:1],
+    )
+    try:
+        longer.load_state_dict(model.state_dict())
+        with torch.no_grad():
+            same = not differ(model(token_tensor(tokens)), longer(token_tensor(tokens)), TOLERANCE)
+    except RuntimeError:  # weights of another shape
+        same = False
+    if not same:
+        raise UserError(
+            f"{trained.folder} was trained with instances of {model.io.max_length} at most, and what it computes depends on that "
+            f"length; those of {track.name} have {track.task.io.max_length}"
+        )
+    return longer
 
 
 def untrained(trained: Trained) -> Model:
     """The model that a trained one was before its training: the same architecture, options and seed."""
     model: Any = trained.model
-    cls = type(model.blocks[0].mixer) if type(model) is Backbone else type(model)
     with torch.random.fork_rng(devices=[]):
         manual_seed(trained.seed)
-        return build(cls, model.options, model.io).eval()
+        return build(_class_of(model), model.options, model.io).eval()
+
+
+def _class_of(model: Any) -> type[Any]:
+    return type(model.blocks[0].mixer) if type(model) is Backbone else type(model)
 
 
 def _check_track(folder: Path, record: TrackRecord, track: Track, split: str) -> None:

@@ -19,14 +19,16 @@ from torch import Tensor
 import regbench
 from baselines.ngram import NGram
 from regbench import cli
-from regbench.analysis.trained import Trained, load_trained, untrained
+from regbench.analysis.trained import Trained, load_trained, on_track, untrained
 from regbench.evaluation.predictions import predict, read_predictions
 from regbench.models.backbone import Backbone
-from regbench.models.build import build
+from regbench.models.build import build, resolve_options
 from regbench.tracks import Track
 from regbench.training.checkpoint import load_tensors, save_tensors
 from regbench.training.provenance import FILE
+from regbench.utils import registry
 from regbench.utils.errors import UserError
+from tests.conftest import TINY
 
 
 @pytest.mark.ci
@@ -260,6 +262,37 @@ def test_an_untrained_model_has_the_blocks_of_the_trained_one(tiny: Track) -> No
     model = build(TwoKinds, TwoKinds.Options(d_model=8), tiny.task.io)
     again = untrained(Trained(Path(), "x.py", 0, tiny, model))
     assert [type(block.mixer) for block in again.blocks] == [AlsoParallel, Parallel]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "serves"),
+    [
+        ("lstm", {}, True),
+        ("gated_deltanet", {"n_heads": 1}, True),
+        ("transformer", {"n_heads": 2, "positions": "rotary"}, True),
+        ("transformer", {"n_heads": 2}, False),  # learned positions
+    ],
+)
+def test_a_model_is_asked_about_longer_instances_where_the_longest_does_not_matter(
+    name: str, settings: dict[str, Any], serves: bool, tiny: Track, tmp_path: Path
+) -> None:
+    cls, longest = registry.load(registry.ARCHITECTURE, name), tiny.task.io.max_length
+    model = build(cls, resolve_options(cls, {"d_model": 8, "n_layers": 1, **settings}), tiny.task.io).eval()
+    longer = tmp_path / "longer-v1.yaml"
+    parameters: Any = TINY["parameters"]
+    longer.write_text(yaml.safe_dump(TINY | {"name": "longer-v1", "parameters": {**parameters, "max_length": 30}}))
+    trained = Trained(Path("run"), name, 0, tiny, model)
+    if not serves:
+        with pytest.raises(
+            UserError, match=f"^run was trained with instances of {longest} at most, and what it computes"
+        ):
+            on_track(trained, str(longer))
+        return
+    asked = on_track(trained, str(longer))
+    tokens = asked.track.instances("test").tokens
+    assert tokens.shape[1] > longest
+    assert asked.logits(tokens).shape[:2] == tokens.shape
+    torch.testing.assert_close(asked.logits(tokens[:, :longest]), trained.logits(tokens[:, :longest]))
 
 
 class Parallel(regbench.Mixer):
