@@ -86,8 +86,9 @@ def test_they_let_a_model_without_memory_see_what_followed() -> None:
 
 def held(model: Model, stream: list[int]) -> list[StreamState]:
     """The states after each token of one stream; the last alone may be used further."""
-    state, states = model.init_state(1), []  # type: ignore[operator]
+    states = []
     with torch.no_grad():
+        state = model.init_state(1)  # type: ignore[operator]
         for token in stream:
             _, state = model.step(torch.tensor([token]), state)  # type: ignore[operator]
             states.append(copy.deepcopy(state))
