@@ -13,7 +13,7 @@ import pytest
 from regbench import run
 
 FILES, FUNCTIONS = 50, 340
-"""The most that a run with a warm cache may go through: it has 49 and 336, a few more on a slow machine. 45 and 300 are the aim."""
+"""The most that a run with a warm cache may go through. It has 49 and 336; the aim is 45 and 300."""
 
 ENGINE = str(Path(sys.modules["regbench"].__file__ or "").parent)
 
