@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from papers.memory import study
-from papers.memory.study import Curve, Expectation, Options, Panel, Rows, Study
+from papers.memory.study import Curve, Expectation, Options, Panel, Study, StudyRows
 from regbench.utils.arrays import FloatArray
 
 N_TOKENS = 50
@@ -40,7 +40,7 @@ def run(options: Options) -> Study:
         study.at_least(f"one step, Gaussian, d = {d}: accuracy", accuracy[d].mean(), 0.999) for d in (128, 256)
     ]
     tables.append(
-        Rows(
+        StudyRows(
             f"one gradient step, Gaussian embeddings, N = {N_TOKENS}, {options.draws} draws",
             ("width d", "accuracy"),
             [(d, f"{values.mean():.4f}") for d, values in accuracy.items()],
@@ -48,7 +48,7 @@ def run(options: Options) -> Study:
     )
     lengths = np.array([update_lengths(options.rng(0), d) for d in UPDATE_WIDTHS])
     tables.append(
-        Rows(
+        StudyRows(
             "maximal update: lengths of W_0 u and of Delta W u",
             ("width d", "start", "update"),
             [(d, f"{start:.3f}", f"{update:.3f}") for d, (start, update) in zip(UPDATE_WIDTHS, lengths, strict=True)],
@@ -230,7 +230,7 @@ def three_steps(
     return head.recall(memories), accuracy
 
 
-def _orders(options: Options) -> tuple[Rows, list[Expectation]]:
+def _orders(options: Options) -> tuple[StudyRows, list[Expectation]]:
     """Three steps from the top down, with both kinds of embeddings, and in every other order."""
     rows, expectations = [], []
     for kind, d in (("orthonormal", 256), ("Gaussian", 512)):
@@ -255,7 +255,7 @@ def _orders(options: Options) -> tuple[Rows, list[Expectation]]:
         best = max(accuracy for _, accuracy in found)
         expectations.append(study.at_most(f"order {', '.join(order)}: largest accuracy", best, 0.3))
     heads = ("embeddings", "order", "seed", "recall of o2", "k2", "k1", "accuracy")
-    return Rows(f"three gradient steps, N = T = {SYMBOLS}, simplified model", heads, rows), expectations
+    return StudyRows(f"three gradient steps, N = T = {SYMBOLS}, simplified model", heads, rows), expectations
 
 
 def _normal(rng: np.random.Generator, count: int, d: int) -> FloatArray:

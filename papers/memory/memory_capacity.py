@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from papers.memory import study
-from papers.memory.study import Curve, Options, Panel, Rows, Study
+from papers.memory.study import Curve, Options, Panel, Study, StudyRows
 from regbench.utils.arrays import FloatArray
 
 TOKENS = (100, 200, 500, 1000, 2000)
@@ -96,8 +96,8 @@ def run(options: Options) -> Study:
         ],
     )
     tables = (
-        Rows(f"error, {options.draws} draws", ("N", "d", *LOOKUPS), rows),
-        Rows(
+        StudyRows(f"error, {options.draws} draws", ("N", "d", *LOOKUPS), rows),
+        StudyRows(
             "width at which the error falls below 5 %",
             ("lookup", *(f"N {n:,}" for n in TOKENS), "last over first"),
             [

@@ -31,7 +31,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Rows:
+class StudyRows:
     """A table."""
 
     title: str
@@ -74,7 +74,7 @@ class Expectation:
 class Study:
     """What a study found: tables, the same as a picture, and what must hold."""
 
-    tables: tuple[Rows, ...]
+    tables: tuple[StudyRows, ...]
     panels: tuple[Panel, ...]
     expectations: tuple[Expectation, ...]
 

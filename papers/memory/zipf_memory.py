@@ -18,7 +18,7 @@ import numpy as np
 from scipy import stats
 
 from papers.memory import study
-from papers.memory.study import Curve, Expectation, Options, Panel, Rows, Study
+from papers.memory.study import Curve, Expectation, Options, Panel, Study, StudyRows
 from regbench.utils.arrays import FloatArray, IntArray
 
 WIDTHS = (10, 20, 50, 100, 200, 500, 1000)
@@ -99,12 +99,12 @@ def run(options: Options) -> Study:
     N, M, p = 1000, 5, frequencies(1000)
     by_width, few, unlimited, spare = _untrained(options, p, M)
     tables = [
-        Rows(
+        StudyRows(
             f"error by width d, N = {N}, {options.draws} draws (standard error)",
             ("scheme", *(f"d {d}" for d in WIDTHS)),
             [(name, *(_with_error(by_width[name, d]) for d in WIDTHS)) for name in SCHEMES],
         ),
-        Rows(
+        StudyRows(
             "error by width and samples n",
             ("scheme", "n", *(f"d {d}" for d in (20, 100, 400)), "unlimited"),
             [
@@ -254,7 +254,7 @@ def train(
     return float(p[((u @ W.T) @ v.T).argmax(1) != right].sum())
 
 
-def _trained(options: Options) -> tuple[list[Rows], list[Panel], list[Expectation]]:
+def _trained(options: Options) -> tuple[list[StudyRows], list[Panel], list[Expectation]]:
     """Trains at every learning rate, and takes the best of each cell."""
     found: dict[tuple[Settings, int, float], FloatArray] = {}
     for settings in PUBLISHED:
@@ -272,7 +272,7 @@ def _trained(options: Options) -> tuple[list[Rows], list[Panel], list[Expectatio
         (str(b), name, "yes" if norm else "no", *(_with_error(best[(b, name, norm), d]) for d in WIDTHS))
         for b, name, norm in PUBLISHED
     ]
-    table = Rows(f"trained on {TRAINED_ON:,} samples, N = 100: error at the best rate, {SEEDS} seeds", heads, rows)
+    table = StudyRows(f"trained on {TRAINED_ON:,} samples, N = 100: error at the best rate, {SEEDS} seeds", heads, rows)
     sgd, adam, often = (1024, "SGD", False), (1024, "Adam", False), (16, "SGD", False)
     mean: Callable[[FloatArray], float] = lambda values: float(values.mean())  # noqa: E731
     behind = [d for d in WIDTHS if d >= 50 and mean(best[adam, d]) >= mean(best[sgd, d])]
@@ -298,7 +298,7 @@ def _trained(options: Options) -> tuple[list[Rows], list[Panel], list[Expectatio
     # With few seeds a mean is often more than 3 of its estimated errors off: Student's t.
     outside = 2 * float(stats.t.sf(3, SEEDS - 1))
     allowed = int(stats.binom.ppf(0.99, cells, outside))
-    by_rate = Rows(
+    by_rate = StudyRows(
         "SGD at batch 1024: error by learning rate",
         ("norm", "rate", *(f"d {d}" for d in WIDTHS)),
         [

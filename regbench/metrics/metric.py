@@ -303,10 +303,16 @@ WITHOUT_TRUTH = tuple(name for name, metric in POSITION_METRICS.items() if not m
 
 
 def position_metrics(task: Task) -> Metrics:
-    """The built-in metrics, and those of the task's own.
+    """The built-in metrics, and those of the task's own."""
+    return Metrics(POSITION_METRICS | {metric.name: metric for metric in task.metrics})
+
+
+def metrics_of(task: Task) -> Metrics:
+    """The scores of a task, in its order. A group score that is not built in takes all but its name from its metric.
 
     Raises:
-        UserError: One of its own has the name of a built-in one, or is no metric.
+        UserError: A score is neither a metric nor a group score, a group score is over no metric, a built-in score of that name
+            is better the other way, or a metric of the task is none, or has the name of a built-in one.
     """
     if not isinstance(task.metrics, tuple) or not all(isinstance(metric, Metric) for metric in task.metrics):
         raise UserError(
@@ -317,16 +323,6 @@ def position_metrics(task: Task) -> Metrics:
         raise UserError(
             f"{type(task).__name__}: its metric '{twice}' has the name of a built-in score: give it another name"
         )
-    return Metrics(POSITION_METRICS | {metric.name: metric for metric in task.metrics})
-
-
-def metrics_of(task: Task) -> Metrics:
-    """The scores of a task, in its order. A group score that is not built in takes all but its name from its metric.
-
-    Raises:
-        UserError: A score is neither a metric nor a group score, a group score is over no metric, a built-in score of that name
-            is better the other way, or a metric of the task has the name of a built-in one.
-    """
     found, metrics = Metrics(), position_metrics(task)
     for name in task.scores:
         over, group = task.metric_and_group(name)

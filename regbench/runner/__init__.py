@@ -5,7 +5,6 @@ The run folder holds `config.yaml`, `result.json`, `report.html`, the pictures, 
 can be resumed.
 """
 
-from regbench.config import write_config
 from regbench.runner.score import evaluate, evaluate_language_model
 from regbench.runner.train import begin, check_seeds, resume, run, run_config, score_seed, train_seed
 
@@ -19,5 +18,4 @@ __all__ = [
     "run_config",
     "score_seed",
     "train_seed",
-    "write_config",
 ]

@@ -23,9 +23,8 @@ from typing import Any
 
 import yaml
 
-from regbench.config import Config, read_config
+from regbench.config import Config, read_config, write_config
 from regbench.results import SeedRecord
-from regbench.runner import write_config
 from regbench.sweeps.file import SweepFile
 from regbench.sweeps.grid import SELECTION_SEED, Cell, Group, Point
 from regbench.training import provenance

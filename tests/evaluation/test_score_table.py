@@ -16,7 +16,7 @@ import regbench
 from baselines.ngram import NGram
 from regbench import cli
 from regbench.cli.commands.run import _say_what_next
-from regbench.config import Config
+from regbench.config import Config, write_config
 from regbench.evaluation.any_predictor import _name_of
 from regbench.evaluation.baselines import default_baselines, predict_baseline, score_stored
 from regbench.evaluation.find_predictors import KnownScores, find_predictors
@@ -26,7 +26,6 @@ from regbench.leaderboard.store import stored_in, without_evidence
 from regbench.metrics.metric import METRICS
 from regbench.metrics.significance import Prior, Sample, compare, default_prior, seed_error
 from regbench.results import read_result
-from regbench.runner import write_config
 from regbench.tracks import Track, load_track
 from regbench.utils.errors import UserError
 from tests.conftest import TINY

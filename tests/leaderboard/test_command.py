@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regbench.cli.arguments import read_settings
-from regbench.config import Config, read_config
+from regbench.config import Config, read_config, write_config
 from regbench.leaderboard.claim import RunFolder
 from regbench.leaderboard.entry import canonical, command_of
-from regbench.runner import write_config
 from regbench.utils.guard import Refused
 from tests.leaderboard.conftest import Made
 

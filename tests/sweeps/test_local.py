@@ -20,9 +20,8 @@ import torch
 
 import regbench
 from regbench import cli
-from regbench.config import Config
+from regbench.config import Config, write_config
 from regbench.results import read_result
-from regbench.runner import write_config
 from regbench.sweeps import local
 from regbench.sweeps.local import LocalEngine, Share, share
 from regbench.sweeps.seeds import run_seeds

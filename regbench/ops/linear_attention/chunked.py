@@ -45,8 +45,7 @@ def linear_attention(
         else:
             queries, keys, values, log_decay = (cut(x) for x in (queries, keys, values, log_decay))
             scores, queries, keys, decay = decay_of_channels(queries, keys, log_decay)
-            added = keys.mT @ values
-            states, state = _states(decay, added, torch.zeros_like(added[:, :, 0]) if state is None else state)
+            states, state = _states(decay, keys.mT @ values, state)
             z = (scores @ values + queries @ states).flatten(2, 3)[:, :, : q.shape[2]]
     return z.to(v.dtype), state
 
@@ -73,7 +72,7 @@ def reader(k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor | None) -> tup
         weights, since_start, until_end, decay = _weights_of_positions(cut(log_decay[..., None], most))
     added = (keys * until_end).mT @ values
     alone = state is None and added.shape[2] == 1  # a single chunk, before which there is nothing to read
-    states, state = _states(decay, added, torch.zeros_like(added[:, :, 0]) if state is None else state)
+    states, state = _states(decay, added, state)
 
     def read(q: Tensor) -> Tensor:
         queries = cut(q, most)
@@ -102,12 +101,12 @@ def cut(x: Tensor, most: int = CHUNK) -> Tensor:
     return F.pad(x, (0, 0, 0, chunks * size - length)).unflatten(2, (chunks, size))
 
 
-def _states(decay: Tensor, added: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def _states(decay: Tensor, added: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
     """The state before each chunk, and the last one.
 
     `decay` (..., N, 1, K) is that over each chunk, `added` (B, H, N, K, V) what each adds.
     """
-    states = []
+    states, state = [], torch.zeros_like(added[:, :, 0]) if state is None else state
     for decay_n, added_n in zip(decay.mT.unbind(2), added.unbind(2), strict=True):
         states.append(state)
         state = decay_n * state + added_n

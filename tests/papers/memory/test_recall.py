@@ -20,9 +20,8 @@ from papers.memory.recall import (
     write_csv,
 )
 from regbench import cli
-from regbench.config import Config
+from regbench.config import Config, write_config
 from regbench.models.build import build, resolve_options
-from regbench.runner import write_config
 from regbench.tracks import load_track
 from regbench.training.checkpoint import save_tensors
 from regbench.training.options import resolve_training

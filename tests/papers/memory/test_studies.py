@@ -18,8 +18,8 @@ from papers.memory.study import (
     Expectation,
     Options,
     Panel,
-    Rows,
     Study,
+    StudyRows,
     between,
     near_oracle,
     run_study,
@@ -247,7 +247,7 @@ def test_bad_input_is_refused_in_one_line(
 def small(holds: bool) -> Study:
     curves = [Curve("one", [1, 2, 4], [0.5, 0.2, 0.1]), Curve("oracle", [1, 2, 4], [0.4, 0.2, 0.1], True)]
     return Study(
-        (Rows("numbers", ("width", "error"), [(1, "0.5"), (2, "0.2")]),),
+        (StudyRows("numbers", ("width", "error"), [(1, "0.5"), (2, "0.2")]),),
         (Panel("a panel", "width", "error", curves),),
         (Expectation("something", "1", "1", True), Expectation("another", "2", "3", holds)),
     )
