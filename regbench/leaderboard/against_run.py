@@ -29,7 +29,7 @@ from torch import Tensor
 
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import Progress
-from regbench.evaluation.predictions import Predictions, expected_arrays
+from regbench.evaluation.predictions import Predictions, by_length, expected_arrays
 from regbench.leaderboard.claim import Case, Findings, Note, Reference, RunFolder, find_reference
 from regbench.leaderboard.entry import InstanceScores
 from regbench.leaderboard.figures import rescored
@@ -113,13 +113,13 @@ class Asked:
     def rows(self, io: IO, model: Any, progress: Progress = lambda done, total: None) -> NDArray[Any]:
         """(T, V): a row for each token, as stored predictions have them; or for each instance."""
         instances, kind = self.instances, np.float32 if isinstance(io, VectorIO) else np.float16
-        at_once = rows_at_once(io, instances.tokens.shape[1], 64)
-        batches = predict_in_batches(ModelPredictor(model), instances, at_once, progress)
+        at_once, order = rows_at_once(io, instances.tokens.shape[1], 64), by_length(instances)
+        batches = predict_in_batches(ModelPredictor(model), instances[order], at_once, progress)
         if not self.last:
-            return Predictions.pack(batches, instances, kind).packed
-        ends, rows = iter(instances.lengths - 1), np.empty((len(instances), io.width), kind)
-        for i, row in enumerate(row for batch in batches for row in batch):
-            rows[i] = row[next(ends)]
+            return Predictions.pack(batches, instances, kind, order).packed
+        rows = np.empty((len(instances), io.width), kind)
+        for i, row in zip(order, (row for batch in batches for row in batch), strict=True):
+            rows[i] = row[instances.lengths[i] - 1]
         return rows
 
 

@@ -103,7 +103,6 @@ def challenge(
     fresh = fresh_split(reference.track, seed, cuts)
     cut = Cuts.draw(task, fresh, seed)
     order = np.random.default_rng(seed).permutation(cuts)
-    order = order[np.argsort(cut.places[order], kind="stable")]  # by length: a batch is as long as its longest prompt
     asked = Asked(prompts(fresh, order, cut.places[order], task.io.separator), last=True)
     sums: list[dict[str, FloatArray]] = []
     try:
