@@ -7,7 +7,6 @@ The processes are forked: they have the model as it is, read its parameters from
 
 from __future__ import annotations
 
-import math
 import mmap
 import multiprocessing
 import os
@@ -25,7 +24,7 @@ from torch import Tensor
 from regbench.models.model import Model
 from regbench.training.cuda_graph import GraphedGradients, kept_by_python
 from regbench.training.options import TrainingOptions
-from regbench.training.step import Gradients, gradients
+from regbench.training.step import Gradients, gradients, one_thread
 
 MOST = 8
 """So many processes at most: of a batch of 16 each then has two instances."""
@@ -45,7 +44,7 @@ def gradients_on(device: torch.device) -> Iterator[Gradients]:
 
 
 class PartedGradients:
-    """`gradients` of one model, to rounding. The first batch starts as many processes as PyTorch has threads.
+    """`gradients` of one model, to rounding. With the first batch there are as many processes as PyTorch has threads.
 
     Attributes:
         refused: why one process computes them instead, with all threads; "" while several do, or where there is one thread.
@@ -61,7 +60,7 @@ class PartedGradients:
             self._start(count, model, batch, options)
         if self._workers:
             try:
-                return self._add(model, batch)
+                return self._add(model, batch, options)
             except (OSError, EOFError) as error:  # a process has ended, or failed: what fails there is told by this one
                 self._refuse(f"one of the processes failed: {error}")
         return gradients(model, batch, options)
@@ -86,7 +85,7 @@ class PartedGradients:
         for parameter in model.parameters():
             parameter.data = _shared(parameter.data)
         try:
-            for _ in range(count):
+            for _ in range(count - 1):
                 self._workers.append(_Worker(model, batch, options, [worker.end for worker in self._workers]))
             for worker in self._workers:
                 if why := worker.end.recv():
@@ -94,27 +93,30 @@ class PartedGradients:
         except (OSError, EOFError) as error:
             self._refuse(f"no process can be started: {error}")
 
-    def _add(self, model: Model, batch: tuple[Tensor, ...]) -> dict[str, Tensor]:
-        """Hands out the parts of a batch and adds what comes back, by the share of the scored positions that a part has."""
+    def _add(self, model: Model, batch: tuple[Tensor, ...], options: TrainingOptions) -> dict[str, Tensor]:
+        """Hands out the parts of a batch but one, and adds what comes back: a part counts by its share of scored positions."""
         total, asked = int(batch[1].sum()), []
-        for i, worker in enumerate(self._workers):
-            tokens, scored, *rest = (tensor.tensor_split(len(self._workers))[i].numpy() for tensor in batch)
+        mine, *others = zip(*(tensor.tensor_split(len(self._workers) + 1) for tensor in batch), strict=True)
+        for worker, (tokens, scored, *rest) in zip(self._workers, others, strict=True):
             if scored.any():
-                worker.end.send(((tokens, scored, *rest), int(scored.sum()) / total))
+                part = tokens.numpy(), scored.numpy(), *(tensor.numpy() for tensor in rest)
+                worker.end.send((part, int(scored.sum()) / total))
                 asked.append(worker)
-        answers = [worker.end.recv() for worker in asked]
-        for answer in answers:
+        terms: dict[str, float] = {}
+        model.zero_grad(set_to_none=True)
+        if mine[1].any():
+            with one_thread():
+                terms = _weighted(model, mine, int(mine[1].sum()) / total, options)
+        for worker in asked:
+            answer = worker.end.recv()
             if isinstance(answer, str):
                 raise OSError(answer)
-        names, values, used = zip(*answers, strict=True)
-        model.zero_grad(set_to_none=True)
-        for k, parameter in enumerate(model.parameters()):
-            parts = [worker.grads[k] for worker, has in zip(asked, used, strict=True) if has[k]]
-            for part in parts[1:]:
-                parts[0] += part
-            parameter.grad = parts[0] if parts else None
-        sums = [math.fsum(each) for each in zip(*values, strict=True)]
-        return {name: torch.tensor(value) for name, value in zip(names[0], sums, strict=True)}
+            theirs, used = answer
+            terms = {name: terms.get(name, 0.0) + value for name, value in theirs.items()}
+            for parameter, grad, has in zip(model.parameters(), worker.grads, used, strict=True):
+                if has:
+                    parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
+        return {name: torch.tensor(value) for name, value in terms.items()}
 
 
 class _Worker:
@@ -155,17 +157,25 @@ def _work(
             while True:
                 part, share = end.recv()
                 try:
-                    terms = gradients(model, tuple(map(torch.from_numpy, part)), options)
+                    terms = _weighted(model, tuple(map(torch.from_numpy, part)), share, options)
                     for parameter, grad in zip(parameters, grads, strict=True):
                         if parameter.grad is not None:
-                            torch.mul(parameter.grad, share, out=grad)
-                    values = [share * float(term) for term in terms.values()]
-                    answer: Any = list(terms), values, [parameter.grad is not None for parameter in parameters]
+                            grad.copy_(parameter.grad)
+                    answer: Any = terms, [parameter.grad is not None for parameter in parameters]
                 except Exception as error:
                     answer = f"{type(error).__name__}: {error}"
                 end.send(answer)
     finally:
         os._exit(0)  # nothing of the parent is written or tidied up here
+
+
+def _weighted(model: Model, part: tuple[Tensor, ...], share: float, options: TrainingOptions) -> dict[str, float]:
+    """`gradients` of a part, and the terms of its loss, both times its share of the batch."""
+    terms = gradients(model, part, options)
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad *= share
+    return {name: share * float(term) for name, term in terms.items()}
 
 
 def _why_not(model: Model, batch: tuple[Tensor, ...], options: TrainingOptions) -> str:
