@@ -47,7 +47,7 @@ class PartedGradients:
     """`gradients` of one model, to rounding. With the first batch there are as many processes as PyTorch has threads.
 
     Attributes:
-        refused: why one process computes them instead, with all threads; "" while several do, or where there is one thread.
+        refused: why one process computes them instead, with all threads; "" while several do, and where only one can.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,8 @@ class PartedGradients:
         self._workers: list[_Worker] = []
 
     def __call__(self, model: Model, batch: tuple[Tensor, ...], options: TrainingOptions) -> dict[str, Tensor]:
-        count = min(torch.get_num_threads(), MOST)
+        can_fork = sys.platform == "linux" and not multiprocessing.current_process().daemon
+        count = min(torch.get_num_threads(), MOST) if can_fork else 1
         if count > 1 and not (self._workers or self.refused):
             self._start(count, model, batch, options)
         if self._workers:
@@ -78,8 +79,6 @@ class PartedGradients:
         self.close()
 
     def _start(self, count: int, model: Model, batch: tuple[Tensor, ...], options: TrainingOptions) -> None:
-        if sys.platform != "linux" or multiprocessing.current_process().daemon:
-            return self._refuse("no process can be forked here")
         if type(model).losses is not Model.losses:
             return self._refuse("the model's loss is no mean over scored positions")
         for parameter in model.parameters():
