@@ -146,6 +146,41 @@ def suite() -> str:
     return markdown(head, ([name, looks[name], *(cells[name][track] for track in SUITE)] for name in order))
 
 
+def mad_ranks() -> str:
+    """The scores and ranks of the MAD tasks in an independent run, and of the best entry of each architecture here."""
+    theirs = pd.read_csv(MEASURED / "mad-independent.csv", index_col="architecture")
+    ours = (
+        pd.DataFrame({track: best_by_architecture(track) for track in theirs}).reindex(theirs.index).dropna().round(3)
+    )
+    theirs = theirs.loc[ours.index]
+    ranks = [one.rank(ascending=False) for one in (theirs, ours)]
+    rows = [
+        [
+            name,
+            *(
+                " / ".join(
+                    f"{one[t][name]:.3f} ({rank[t][name]:g})" for one, rank in zip((theirs, ours), ranks, strict=True)
+                )
+                for t in theirs
+            ),
+        ]
+        for name in ours.index
+    ]
+    rows.append(
+        [
+            "**Spearman**",
+            *(f"**{theirs[t].corr(ours[t], method='spearman'):.2f}**" if ours[t].nunique() > 1 else "" for t in theirs),
+        ]
+    )
+    return markdown(["theirs / ours (rank)", *(f"`{track}`" for track in theirs)], rows)
+
+
+def best_by_architecture(track: str) -> pd.Series[float]:
+    """The main score of the best entry of each architecture."""
+    found = pd.Series({name: main_score(track, name) for name in entries(track)})
+    return found.groupby(lambda name: entries(track)[name].architecture.name).max()
+
+
 def whole_models() -> str:
     """The entry of each whole model with its default size on each track, beside the best transformer without its extras."""
     trials = pd.read_csv(SWEEPS / "board-whole-trials.csv")
@@ -280,6 +315,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "linear-regression-small-v1": partial(board, "linear-regression-small-v1", ("mse", "truth_mse")),
     "arithmetic-small-v1": partial(board, "arithmetic-small-v1", ("last_two_accuracy", "token_accuracy", "nll")),
     "suite": suite,
+    "mad-ranks": mad_ranks,
     "state-tracking": state_tracking,
     "whole-models": whole_models,
     "short-convolution": short_convolution,
