@@ -392,11 +392,7 @@ class Result(Strict):
 
 
 def require_finished(folder: Path) -> None:
-    """Checks that a folder holds a result.
-
-    Raises:
-        UserError: It is no folder, it holds no run, or a run that is not finished.
-    """
+    """Checks that a folder holds a result."""
     if not folder.is_dir():
         raise UserError(f"no such folder: {folder}{runs_in(folder)}")
     if (folder / "result.json").exists():

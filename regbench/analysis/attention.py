@@ -70,9 +70,6 @@ class Attention:
 
         Args:
             wanted: LAYER.HEAD, a kind, or "match" and "previous" for several kinds; or some of these with commas between them.
-
-        Raises:
-            UserError: There is no such head or kind, or no head of that kind.
         """
         names, found = [head.name for head in self.heads], []
         for part in (part.strip() for part in wanted.split(",")):
@@ -154,9 +151,6 @@ def measure(trained: Trained, instances: Instances) -> Attention:
     Args:
         trained: The model.
         instances: What it reads.
-
-    Raises:
-        UserError: The model has no attention, its task is of vectors, or its weights are not (B, H, L, L) or look ahead.
     """
     io = trained.track.task.io
     if not isinstance(io, TokenIO):
@@ -207,11 +201,7 @@ class Ablation:
 
 
 def ablate(trained: Trained, instances: Instances, heads: Sequence[Head]) -> Ablation:
-    """Scores a model with and without some heads.
-
-    Raises:
-        UserError: The model cannot be run with other weights.
-    """
+    """Scores a model with and without some heads."""
     task = trained.track.task
     predictor = ModelPredictor(trained.model)
     size = max(1, min(len(instances), _rows(instances, trained.model)))

@@ -15,11 +15,7 @@ from regbench.utils.errors import UserError, blaming
 
 
 def attention_layers(model: Model, architecture: str) -> dict[str, Any]:
-    """The mixers with attention, by the name of their layer. Empty where the model itself gives all layers at once.
-
-    Raises:
-        UserError: The model has no attention.
-    """
+    """The mixers with attention, by the name of their layer. Empty where the model itself gives all layers at once."""
     if callable(getattr(model, "attention_weights", None)):
         return {}
     if isinstance(model, Backbone):
@@ -41,9 +37,6 @@ def read_attention(model: Model, tokens: Tensor, layers: dict[str, Any], use: Ca
         tokens: (B, L).
         layers: See `attention_layers`.
         use: Takes the name of a layer and its weights (B, H, L, L).
-
-    Raises:
-        UserError: Weights have another shape, or look ahead.
     """
     batch, length = tokens.shape
 
@@ -80,11 +73,7 @@ def read_attention(model: Model, tokens: Tensor, layers: dict[str, Any], use: Ca
 
 
 def _require_forward(mixer: Any, arguments: tuple[Any, ...], weights: Tensor, output: Tensor) -> None:
-    """Checks that a mixer's weights are those of its forward: a derived class may have another forward than its base.
-
-    Raises:
-        UserError: With these weights it gives something else.
-    """
+    """Checks that a mixer's weights are those of its forward: a derived class may have another forward than its base."""
     with blaming(f"{type(mixer).__name__}.mix raises"):
         mixed = mixer.mix(arguments[0], weights)
     if not torch.allclose(mixed, output, rtol=1e-3, atol=1e-3 * float(output.abs().max())):
@@ -101,9 +90,6 @@ def without_heads(model: Model, architecture: str, heads: Sequence[tuple[str, in
         model: The model.
         architecture: Its name.
         heads: The layer of each, and its number in it from 1.
-
-    Raises:
-        UserError: The model cannot be run with other weights.
     """
     layers = attention_layers(model, architecture)
     places = {layer: [number - 1 for of, number in heads if of == layer] for layer in layers}

@@ -84,11 +84,7 @@ class Bin:
 
 
 def has_states(track: Track) -> bool:
-    """Whether a track is one of automata, of which every allowed symbol is as likely as the others.
-
-    Raises:
-        UserError: It is not one of tokens.
-    """
+    """Whether a track is one of automata, of which every allowed symbol is as likely as the others."""
     if track.task.io.kind != "tokens":
         raise UserError(f"errors are sorted by tokens, and {track.name} is of vectors")
     some = track.instances("validation")[:1]

@@ -25,9 +25,6 @@ def hidden_states(model: Model, tokens: Tensor) -> list[Tensor]:
 
     After a block with n-gram heads behind it, they are those after the heads. Another model than those on the backbone gives its
     own, with `hidden_states(tokens)`.
-
-    Raises:
-        UserError: The model has no hidden states to read, or they have another shape.
     """
     own = getattr(model, "hidden_states", None)
     with torch.no_grad():

@@ -64,11 +64,7 @@ class Reading:
 
 
 def chosen_targets(what: str) -> list[Target]:
-    """The targets of a list such as "counts,state".
-
-    Raises:
-        UserError: There is no such target.
-    """
+    """The targets of a list such as "counts,state"."""
     parts = [part.strip() for part in what.split(",")]
     for part in parts:
         if part not in WHAT:
@@ -77,11 +73,7 @@ def chosen_targets(what: str) -> list[Target]:
 
 
 def check_probed(trained: Trained, targets: Sequence[Target]) -> None:
-    """Refuses a run that cannot be probed for these targets, before anything is computed.
-
-    Raises:
-        UserError: Its task is of vectors, has too many tokens, or has no states; or it has no hidden states to read.
-    """
+    """Refuses a run that cannot be probed for these targets, before anything is computed."""
     io, track = trained.track.task.io, trained.track
     if not isinstance(io, TokenIO):
         raise UserError(f"probes are for tasks of tokens, and {track.name} is of vectors")
@@ -115,9 +107,6 @@ def probe(
         seed: Of samples and probes.
         steps: Of training.
         announce: Is told what is being done.
-
-    Raises:
-        UserError: See `check_probed`; or the track's strings are too short for a target.
     """
     check_probed(trained, targets)
     io = trained.track.task.io

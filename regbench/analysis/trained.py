@@ -66,11 +66,7 @@ class Trained:
         return ModelPredictor(self.model, device_of(self.model)).predict(self._checked(tokens))
 
     def _checked(self, tokens: NDArray[Any] | Tensor) -> NDArray[Any]:
-        """Tokens or vectors as an array.
-
-        Raises:
-            UserError: The shape or the type is wrong, there are none, or a token is outside of the vocabulary.
-        """
+        """Tokens or vectors as an array."""
         io, array = self.track.task.io, np.asarray(tokens)
         array = check_vectors(array, io.d_in) if isinstance(io, VectorIO) else check_tokens(array, io.vocab_size)
         if not array.size:
@@ -117,7 +113,8 @@ def load(folder: str | Path, seed: int | None = None, arch: str | Path | type | 
         The model, with `predict`, `logits` and `stream`. `regbench.evaluate` takes it as it is.
 
     Raises:
-        UserError: See `load_trained`.
+        UserError: The folder holds no run, or not this seed. Or something has changed since: the architecture does not fit the
+            weights, the track has another definition, or the split has other instances.
     """
     return load_trained(folder, seed, architecture=str(arch) if isinstance(arch, Path) else arch)
 
@@ -140,9 +137,6 @@ def load_named(
         architecture: FILE.py[:CLASS], for a run of an architecture that is no built-in one.
         track: The YAML file, for a run on a track that is no built-in one.
         read_track: Whether the track's file that the folder names is read where nobody names one. Its task must be built in.
-
-    Raises:
-        UserError: See `load_trained`; or the configuration names a file, and the caller does not.
     """
     config = read_run(Path(folder))
     refuse_unnamed_code(folder, config, architecture)
@@ -164,11 +158,7 @@ def load_to_ask(
 
 
 def run_names(folders: Sequence[str | Path]) -> list[str]:
-    """What each run is called: the name of its folder, with as many parents as make the names different.
-
-    Raises:
-        UserError: A folder is given twice.
-    """
+    """What each run is called: the name of its folder, with as many parents as make the names different."""
     paths = [Path(folder).resolve() for folder in folders]
     for folder, path in zip(folders, paths, strict=True):
         if paths.count(path) > 1:
@@ -185,11 +175,7 @@ def own_track(folder: str | Path, given: str | None) -> str | None:
 
 
 def refuse_unnamed_code(folder: str | Path, config: Config, named: str | None) -> None:
-    """Refuses a run of an architecture in a file, unless the caller names the file, and one whose settings name a file.
-
-    Raises:
-        UserError: It is such a run.
-    """
+    """Refuses a run of an architecture in a file, unless the caller names the file, and one whose settings name a file."""
     if files := registry.files_in(config.settings):
         raise UserError(f"{folder} takes the file {files[0]}, which regbench.load(folder) alone executes")
     if named is None and registry.is_file(config.architecture):
@@ -225,10 +211,6 @@ def load_trained(
         split: The split that the model will read.
         architecture: The architecture to load. None: what the configuration names.
         track: The track to load. None: what the configuration names.
-
-    Raises:
-        UserError: The folder holds no run, or not this seed. Or something has changed since: the architecture does not fit the
-            weights, the track has another definition, or the split has other instances (as when its text has changed).
     """
     folder = Path(folder)
     config = read_run(folder)
@@ -279,10 +261,6 @@ def on_track(trained: Trained, name: str) -> Trained:
     Args:
         trained: The model, on the track it was trained on.
         name: The other track.
-
-    Raises:
-        UserError: The tracks differ in more than their longest instance, or the other's is longer and what the model computes
-            depends on that length, as with learned positions.
     """
     track, io = load_track(name), trained.track.task.io
     if replace(track.task.io, max_length=io.max_length) != io:

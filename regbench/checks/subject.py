@@ -85,11 +85,7 @@ class Subject:
 
 
 def finite_output(output: Tensor) -> Tensor:
-    """The same output. A check that compares outputs says nothing of NaN: `finite` reports it.
-
-    Raises:
-        NotApplicable: it holds NaN or infinity.
-    """
+    """The same output. A check that compares outputs says nothing of NaN: `finite` reports it."""
     if not output.isfinite().all():
         raise NotApplicable("not asked: it returns NaN or infinity")
     return output

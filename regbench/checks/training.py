@@ -161,11 +161,7 @@ def overfits(subject: Subject) -> str | None:
 
 
 def _refuse_to_wait(seconds: float) -> None:
-    """Ends the check where its steps, of so many seconds each, would take too long.
-
-    Raises:
-        NotApplicable: They would.
-    """
+    """Ends the check where its steps, of so many seconds each, would take too long."""
     expected = seconds * OVERFIT_STEPS * len(OVERFIT_RATES)
     if expected > OVERFIT_SECONDS:
         raise NotApplicable(

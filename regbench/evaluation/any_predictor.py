@@ -174,11 +174,7 @@ def weights_digest(module: nn.Module) -> str:
 def predictions_of(
     one: Given, task: Task, instances: Instances, fresh: Instances | None, progress: Progress
 ) -> StoredPredictions:
-    """What it predicts for every instance, in the form in which a run keeps its predictions.
-
-    Raises:
-        UserError: It sees what it predicts, it is shifted by one place, or its rows are not what they are said to be.
-    """
+    """What it predicts for every instance, in the form in which a run keeps its predictions."""
     with _in_evaluation_mode(one.module):
         return stored_of(one, task, instances, fresh, progress=progress)
 

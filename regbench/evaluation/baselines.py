@@ -198,11 +198,7 @@ def score_baselines(
 
 
 def named_baselines(track: Track, instances: Instances, names: Sequence[str] | None) -> list[Baseline]:
-    """The default baselines of these names in tables. None: all.
-
-    Raises:
-        UserError: There is no baseline of a name.
-    """
+    """The default baselines of these names in tables. None: all."""
     found = {} if names is not None and not names else {b.name: b for b in default_baselines(track, instances)}
     for name in names or ():
         if name not in found:

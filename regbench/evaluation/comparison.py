@@ -99,9 +99,6 @@ def distances(
         tokens: How many tokens of each instance are compared.
         order: "similar" puts predictors that predict alike next to each other; the first stays first.
         announce: Is told of baselines that predict.
-
-    Raises:
-        UserError: There is nothing to compare.
     """
     track, early = found.track, compared_part(found, tokens)
     chosen = [
@@ -121,12 +118,7 @@ def distances(
 
 
 def compared_part(found: Found, tokens: int) -> Instances:
-    """The first tokens of each test instance.
-
-    Raises:
-        UserError: `tokens` is below 1.
-        NoDistances: nothing is scored there, or the track has no distributions to compare.
-    """
+    """The first tokens of each test instance."""
     track = found.track
     if tokens < 1:
         raise UserError(f"tokens must be at least 1, not {tokens}")

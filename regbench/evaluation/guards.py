@@ -41,11 +41,7 @@ LEAST_GAIN = 0.1
 
 
 def require_bottleneck(predictor: Any, track: Track) -> None:
-    """Refuses a predictor that would read the whole prompt on a track that asks what one vector holds.
-
-    Raises:
-        UserError: The track's task has a bottleneck, and the predictor is no model of regbench that has it.
-    """
+    """Refuses a predictor that would read the whole prompt on a track that asks what one vector holds."""
     model = getattr(predictor, "model", predictor)  # of what `regbench.load` gives
     if track.task.has_bottleneck and getattr(getattr(model, "io", None), "bottleneck", None) is None:
         raise UserError(
@@ -88,11 +84,7 @@ class CutCheck:
             self.scored[int(k)] = rows[self.which[k] - start, self.places[k]].copy()
 
     def judge(self, one: Given, tolerance: float) -> None:
-        """Refuses a model whose rows for the cut prompts are not those that were scored, or are better than for fresh ones.
-
-        Raises:
-            UserError: The fault, in one line.
-        """
+        """Refuses a model whose rows for the cut prompts are not those that were scored, or are better than for fresh ones."""
         scored, again = np.stack([self.scored[k] for k in range(CUTS)]), self._ask(one)
         off = _apart(scored, again[:CUTS])
         if off.max() > tolerance:
@@ -227,11 +219,7 @@ class HonestyCheck:
         self.gain[shift] += len(gain), gain.sum(), (gain**2).sum(), there.sum()
 
     def judge(self, one: Given, cuts: CutCheck) -> None:
-        """Refuses predictions that have seen what they predict, and predictions that are shifted by one place.
-
-        Raises:
-            UserError: The fault, in one line.
-        """
+        """Refuses predictions that have seen what they predict, and predictions that are shifted by one place."""
         if self._better(-1):
             raise UserError(_early(one, sure=bool(self.log_likelihood.any())))
         late = self._better(1) and self.task.knows_truth and abs(self.z(1)) < LARGEST_Z / 2 and self.excess[1][1] > 1

@@ -91,9 +91,6 @@ def submit_language_model(run: Path, result: Result, board: Path, *, name: str |
         board: The leaderboard's folder.
         name: The name in tables, or None for that of the model.
         replace: Whether it takes the place of a file of the same name.
-
-    Raises:
-        UserError: Something is wrong with the result, the track has no entries, or a file of this name is there.
     """
     name = result.architecture.name.lower() if name is None else name
     if not _NAME.fullmatch(name):

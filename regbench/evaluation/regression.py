@@ -101,11 +101,7 @@ class Measurement(Strict):
 
 
 def plain_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Turns settings into the form in which a record keeps and compares them.
-
-    Raises:
-        UserError: A value cannot be written as JSON.
-    """
+    """Turns settings into the form in which a record keeps and compares them."""
     try:
         kept: dict[str, Any] = json.loads(json.dumps(plain(dict(settings or {})), allow_nan=False))
     except (TypeError, ValueError) as error:
@@ -114,11 +110,7 @@ def plain_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def choose_metric(track: Track, metric: str | None) -> str:
-    """Returns the metric that was asked for, or else the track's main score.
-
-    Raises:
-        UserError: The track's task has no such score.
-    """
+    """Returns the metric that was asked for, or else the track's main score."""
     if metric is None:
         return track.definition.main_score
     if metric not in track.task.scores:
@@ -134,10 +126,6 @@ def measure(folder: Path, track: Track, metric: str, settings: Mapping[str, Any]
         track: The track that the run was made on.
         metric: The score to measure.
         settings: The settings that were asked for, as the record will keep them.
-
-    Raises:
-        UserError: The folder holds no finished run, the run is on another track, its scores are not of the whole test split, or
-            its predictions are not those that its scores were computed from.
     """
     result = read_result(folder)
     _check_track(result.track.name, result.track.digest, result.track.fingerprints["test"], track, str(folder))
@@ -173,11 +161,7 @@ def measure(folder: Path, track: Track, metric: str, settings: Mapping[str, Any]
 
 
 def read_record(path: Path) -> Measurement:
-    """Reads a record.
-
-    Raises:
-        UserError: The file cannot be read, or is no record.
-    """
+    """Reads a record."""
     with explain_validation(str(path), Measurement.model_fields):
         return Measurement.model_validate_json(read_text(path))
 
@@ -207,9 +191,6 @@ def check_record(
         architecture: The architecture that is asked for, or None for any.
         metric: The score that is asked for.
         settings: The settings that are asked for, or None for those of a finished run.
-
-    Raises:
-        UserError: The record is of another track, another definition of the track, another architecture, metric or settings.
     """
     _check_track(record.track, record.track_digest, record.test_fingerprint, track, str(where))
     if architecture is not None and record.architecture != architecture:

@@ -117,11 +117,7 @@ class Metrics(dict[str, Metric]):
     """Metrics by name. Asking for an unknown name is a mistake of the user."""
 
     def __missing__(self, name: str) -> Metric:
-        """Tells of a name that is not there.
-
-        Raises:
-            UserError: Always.
-        """
+        """Tells of a name that is not there."""
         raise UserError(f"unknown score '{name}'{nearest(name, self)}")
 
 
@@ -308,12 +304,7 @@ def position_metrics(task: Task) -> Metrics:
 
 
 def metrics_of(task: Task) -> Metrics:
-    """The scores of a task, in its order. A group score that is not built in takes all but its name from its metric.
-
-    Raises:
-        UserError: A score is neither a metric nor a group score, a group score is over no metric, a built-in score of that name
-            is better the other way, or a metric of the task is none, or has the name of a built-in one.
-    """
+    """The scores of a task, in its order. A group score that is not built in takes all but its name from its metric."""
     if not isinstance(task.metrics, tuple) or not all(isinstance(metric, Metric) for metric in task.metrics):
         raise UserError(
             f"{type(task).__name__}: its metrics must be a tuple of regbench.Metric, not {task.metrics!r:.60}"

@@ -136,10 +136,6 @@ def score(
         predictions: Consecutive batches in the order of the instances: (B, L, V), or (B, L, D_out) for vectors. They may be
             `TokenPrediction` where the task does not know its truth.
         apart: Whether instances that share a problem stay apart.
-
-    Raises:
-        UserError: Predictions of a wrong shape, rows that are not distributions, vectors that are not finite.
-        TypeError: The task asks for a metric that needs a truth, and does not know its truth.
     """
     return _add_up(task, instances, _by_batch(task, instances, predictions), apart=apart)
 
@@ -241,11 +237,7 @@ def mean_over(sums: FloatArray, counts: IntArray, unit: IntArray | None) -> Scor
 
 
 def counted_positions(task: Task, instances: Instances) -> dict[str, NDArray[np.bool_]]:
-    """By score the positions that count for it, (N, L).
-
-    Raises:
-        TypeError: The task asks for a metric that needs a truth, and does not know its truth.
-    """
+    """By score the positions that count for it, (N, L)."""
     groups, known = task.groups(instances), position_metrics(task)
     masks = {}
     for name in task.scores:
@@ -308,11 +300,7 @@ def _spread(values: FloatArray, at: NDArray[np.bool_]) -> FloatArray:
 
 
 def check_finite(predicted: FloatArray, shape: tuple[int, ...]) -> None:
-    """Checks that predictions have the shape and are finite.
-
-    Raises:
-        UserError: They do not.
-    """
+    """Checks that predictions have the shape and are finite."""
     if predicted.shape != shape:
         raise UserError(f"predictions have the shape {predicted.shape}, not {shape}")
     if not np.isfinite(predicted).all():
@@ -320,11 +308,7 @@ def check_finite(predicted: FloatArray, shape: tuple[int, ...]) -> None:
 
 
 def check_distributions(predicted: FloatArray, shape: tuple[int, ...]) -> None:
-    """Checks that predictions have the shape, and that every row is a distribution: not negative, with the sum 1 within 1e-3.
-
-    Raises:
-        UserError: They do not, or a row is none.
-    """
+    """Checks that predictions have the shape, and that every row is a distribution: not negative, with the sum 1 within 1e-3."""
     check_finite(predicted, shape)
     if (predicted < 0).any():
         raise UserError("predictions hold negative probabilities")
@@ -334,11 +318,7 @@ def check_distributions(predicted: FloatArray, shape: tuple[int, ...]) -> None:
 
 
 def check_token_prediction(predicted: TokenPrediction, shape: tuple[int, ...], vocab_size: int) -> None:
-    """Checks that both arrays have the shape, with probabilities in the one and tokens of the vocabulary in the other.
-
-    Raises:
-        UserError: They do not.
-    """
+    """Checks that both arrays have the shape, with probabilities in the one and tokens of the vocabulary in the other."""
     probability, token = predicted.probability, predicted.most_likely
     check_finite(probability, shape)
     if token.shape != shape:

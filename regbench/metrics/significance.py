@@ -312,11 +312,7 @@ def _not_more_often(a: float, more: int, of: int, fewer: int, of_fewer: int) -> 
 
 
 def require_level(level: float) -> None:
-    """Checks a caller's level.
-
-    Raises:
-        UserError: It is no probability below one half.
-    """
+    """Checks a caller's level."""
     if not 0.0 < level < 0.5:
         raise UserError(f"level must be above 0 and below 0.5, not {level}")
 

@@ -33,11 +33,7 @@ def numbers_of(page: Path) -> Path:
 
 
 def read_table(path: Path) -> Table:
-    """Reads the numbers.
-
-    Raises:
-        UserError: The file cannot be read or is not of the schema.
-    """
+    """Reads the numbers."""
     with explain_validation(str(path), Table.model_fields):
         return Table.model_validate_json(read_text(path))
 
@@ -48,9 +44,6 @@ def write_tables(page: Path, measured: dict[str, TrackTable]) -> None:
     Args:
         page: A Markdown file with a place for the tables.
         measured: By track name.
-
-    Raises:
-        UserError: The page cannot be read or has no place for the tables.
     """
     text = read_page(page)
     numbers = numbers_of(page)
@@ -63,11 +56,7 @@ def write_tables(page: Path, measured: dict[str, TrackTable]) -> None:
 
 
 def read_page(page: Path) -> str:
-    """Reads a page that has a place for the tables.
-
-    Raises:
-        UserError: It cannot be read, or has no such place.
-    """
+    """Reads a page that has a place for the tables."""
     text = read_text(page)
     if not re.search(f"{re.escape(BEGIN)}.*{re.escape(END)}", text, flags=re.DOTALL):
         raise UserError(f"{page} has no lines '{BEGIN}' and '{END}' to put the tables between")

@@ -39,9 +39,6 @@ def render_page(
         styles: CSS files, as paths in the package regbench.
         scripts: JavaScript files, as paths in the package regbench. They run in one scope, in this order.
         values: what the template shows.
-
-    Raises:
-        ValueError: there is a NaN or an infinity in the data.
     """
     script = "\n" + "".join(map(_asset, scripts))
     return _ENVIRONMENT.get_template(template).render(

@@ -48,11 +48,7 @@ class Drawn:
 
 
 def draw_instances(folder: Path, result: Result, track: Track | None, asked: int | None = None) -> Drawn:
-    """Lays out test instances of a run, with the predictions in its folder.
-
-    Raises:
-        UserError: there is no instance `asked`, or the predictions are not those that were scored.
-    """
+    """Lays out test instances of a run, with the predictions in its folder."""
     if track is None:
         name = result.track.name
         return Drawn(why_not=f"the track {name} that this run was made on is not here; one of your own: --track FILE")
@@ -83,9 +79,6 @@ def choose(badness: FloatArray, asked: int | None = None) -> dict[int, str]:
     Args:
         badness: (N,); NaN of an instance in which no position counts. Such a one is only drawn where it is asked for.
         asked: the number of an instance.
-
-    Raises:
-        UserError: there is no such instance.
     """
     n, counted = len(badness), int(np.isfinite(badness).sum())
     if asked is not None and not 0 <= asked < n:
@@ -116,9 +109,6 @@ def layout(
         models: each reads the predictions of one seed on that split. Of a large track those of two seeds would fill the memory.
         asked: an instance to draw too.
         baseline: is shown beside the models in running text.
-
-    Raises:
-        UserError: there is no instance `asked`.
     """
     metric = "tvd" if "tvd" in task.scores else task.main_score
     model: StoredPredictions | None = None

@@ -42,9 +42,6 @@ def write_report(folder: Path, result: Result, track: Track | None, instance: in
 
     Returns:
         The path of the page.
-
-    Raises:
-        UserError: there is no test instance `instance`, it cannot be drawn, or predictions are not those that were scored.
     """
     drawn = draw_instances(folder, result, track, instance)
     if instance is not None and drawn.why_not:
@@ -68,9 +65,6 @@ def track_of(result: Result, own: str | None = None) -> Track | None:
     Args:
         result: The result of the run.
         own: The YAML file of a track of your own. By default it is the built-in track of the result's name.
-
-    Raises:
-        UserError: There is no track in the file, or the run was made on another.
     """
     if own is None and result.track.name not in track_names():
         return None

@@ -32,11 +32,7 @@ from regbench.utils.files import atomic_write, write_json
 def seed_record(
     plan: Plan, seed: int, baselines: Mapping[str, BaselineRecord], folder: Path, reporter: Reporter
 ) -> SeedRecord:
-    """Trains and scores one seed. A seed that was finished before an interruption is read from its folder.
-
-    Raises:
-        UserError: the finished seed was made from something else, or the trained model sees the future.
-    """
+    """Trains and scores one seed. A seed that was finished before an interruption is read from its folder."""
     done = folder / "scores.json"
     if done.exists():
         try:
@@ -57,11 +53,7 @@ def seed_record(
 
 
 def check_begun(plan: Plan, folder: Path) -> None:
-    """Compares what each seed in a run folder was made from, as far as it has come, with what the others would be made from now.
-
-    Raises:
-        Unavailable: they differ, and one result cannot hold both.
-    """
+    """Refuses a run folder whose seeds, as far as they have come, were made from something else than the others would be now."""
     for seed in plan.config.seeds:
         of_seed, own = folder / f"seed-{seed}", _own(plan, seed)
         half = of_seed / RESUME_FILE
@@ -77,11 +69,7 @@ def _own(plan: Plan, seed: int) -> str:
 
 
 def train(plan: Plan, seed: int, folder: Path, reporter: Reporter) -> tuple[Model, TrainingRecord]:
-    """Trains one seed and keeps its weights. The weights of a seed that was trained before an interruption are read.
-
-    Raises:
-        UserError: the folder holds something else, training diverges, or the trained model sees the future.
-    """
+    """Trains one seed and keeps its weights. The weights of a seed that was trained before an interruption are read."""
     device, model = plan.subject.device, plan.subject.model(seed)
     own, path = _own(plan, seed), folder / "checkpoint.safetensors"
     trained = read_trained(folder, own)

@@ -62,9 +62,6 @@ def plan_of(
         reporter: is told what is checked.
         track: the track itself, where the caller has it. None: it is loaded by its name.
         architecture: the same of the architecture.
-
-    Raises:
-        UserError: a name, an option or the budget is wrong, or the architecture or the task breaks its contract.
     """
     require_readable(config)  # at once: a run that cannot be read again would be trained for nothing
     track = track or load_track(config.track)
@@ -102,11 +99,7 @@ def plan_of(
 
 
 def _require_room(config: Config, training: TrainingOptions, lengths: IntArray, budget: int) -> None:
-    """Refuses a run whose training curves would make its result too large to be read.
-
-    Raises:
-        UserError: there are too many seeds, or validations.
-    """
+    """Refuses a run whose training curves would make its result too large to be read."""
     seeds = len(config.seeds)
     if seeds * MOST_EVALUATIONS <= MOST_POINTS:
         return

@@ -119,11 +119,7 @@ def run_config(
 
 @_torch_as_it_was()
 def begin(config: Config, out: str | Path | None = None, reporter: Reporter = SILENT) -> Path:
-    """Checks a configuration and makes its run folder. Trains nothing; `resume` goes on from there.
-
-    Raises:
-        UserError: as `run`.
-    """
+    """Checks a configuration and makes its run folder. Trains nothing; `resume` goes on from there."""
     folder = _begin(config, out, reporter)[1]
     with explain_full_disk(folder), exclusive(folder):
         unused(folder)
@@ -136,9 +132,6 @@ def train_seed(config: Config, seed: int, folder: Path, reporter: Reporter = SIL
     """Trains one seed in a folder of its own and stops before the test split, which is not even made.
 
     After an interruption, a second call goes on. `score_seed` goes on from where this stops.
-
-    Raises:
-        UserError: as `run`, or the folder holds something else.
     """
     plan = plan_of(config, reporter)
     with explain_full_disk(folder), use_backend(config.backend):
@@ -150,9 +143,6 @@ def score_seed(config: Config, seed: int, folder: Path, reporter: Reporter = SIL
     """Trains one seed in a folder of its own, as far as that is not done, and scores it on the test split.
 
     The folder is then what `seed-N` is in a run folder.
-
-    Raises:
-        UserError: as `run`, or the folder holds something else.
     """
     plan = plan_of(config, reporter)
     with explain_full_disk(folder), use_backend(config.backend):
@@ -185,21 +175,13 @@ def resume(folder: str | Path, reporter: Reporter | None = None, *, arch: type[A
 
 
 def check_seeds(folder: Path) -> None:
-    """Checks that the seeds which are begun in a run folder can stand in one result with those that are not.
-
-    Raises:
-        UserError: what they are made from has changed since, or is wrong now.
-    """
+    """Checks that the seeds which are begun in a run folder can stand in one result with those that are not."""
     if any(path.is_dir() for path in folder.glob("seed-*")):
         check_begun(_plan_again(read_run(folder), folder, SILENT), folder)
 
 
 def _plan_again(config: Config, folder: Path, reporter: Reporter, architecture: type[Any] | None = None) -> Plan:
-    """The plan of a run that has begun, perhaps in another folder than the current one.
-
-    Raises:
-        UserError: a file that it names is not there, or as `plan_of`.
-    """
+    """The plan of a run that has begun, perhaps in another folder than the current one."""
     for file in (registry.as_file(config.architecture)[0], track_file(config.track)):
         if file is not None and not file.is_absolute() and not file.exists():
             where = "a relative path is seen from the folder where the run began, so go on there"

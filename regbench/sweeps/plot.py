@@ -26,11 +26,7 @@ Point = tuple[float, float, float, float, str]
 
 
 def require_columns(plot: Plot, groups: Sequence[Group]) -> None:
-    """Refuses a picture of columns that the table of a sweep will not have.
-
-    Raises:
-        UserError: The first name that is no column, or no axis.
-    """
+    """Refuses a picture of columns that the table of a sweep will not have."""
     axes = axes_of(groups)
     metrics = [metric for group in groups for metric in group.first.track.metrics]
     for key, name, known in [

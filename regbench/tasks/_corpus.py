@@ -69,11 +69,7 @@ class SourceParameters(base.Parameters):
 
     @property
     def path(self) -> Path | None:
-        """The source as a path, if it is one: it exists, or it looks like a path. Else None.
-
-        Raises:
-            ValueError: The source cannot be a path, and cannot be anything else.
-        """
+        """The source as a path, if it is one: it exists, or it looks like a path. Else None."""
         try:
             path = self.place
             there = path.exists()
@@ -144,11 +140,7 @@ class CorpusTask(base.Task):
         return Corpus(self._source(), self.parameters.vocab_size - 1, self.parameters.max_documents)
 
     def _source(self) -> Source:
-        """The source that the parameters name.
-
-        Raises:
-            UserError: A folder or file of that name is here, but not beside the track.
-        """
+        """The source that the parameters name."""
         p = self.parameters
         if p.source == "stdlib":
             return StandardLibrary()
@@ -203,11 +195,7 @@ class CorpusTask(base.Task):
         return self.corpus.bpe.decode(token for token in tokens.tolist() if token < known)
 
     def documents_of(self, split: str, least: int, needed: int) -> IntArray:
-        """The documents of a split that have `least` tokens or more, sorted by topic.
-
-        Raises:
-            UserError: There are fewer than `needed`.
-        """
+        """The documents of a split that have `least` tokens or more, sorted by topic."""
         index = self.corpus.index
         lengths = np.diff(self.corpus.packed.starts)
         found = np.flatnonzero(index.of_split(split) & (lengths >= least))

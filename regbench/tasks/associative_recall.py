@@ -74,11 +74,7 @@ class AssociativeRecall(task.Task):
         )
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
-        """The instances of one split. No two instances of any splits have the same map from keys to values.
-
-        Raises:
-            UserError: There are fewer maps than instances in the three splits.
-        """
+        """The instances of one split. No two instances of any splits have the same map from keys to values."""
         first = splits.first(split)
         self._check_enough_maps(splits.total)
         values, places = self._distinct_maps(splits.seed, first + splits.size(split))

@@ -116,9 +116,6 @@ class Bigram(task.Task):
 
         Those of the test and validation splits are distinct. Those of the training split may repeat each other, because few may
         exist with fixed triggers.
-
-        Raises:
-            UserError: There are too few distinct triggers and outputs, or no trigger occurs twice in an instance.
         """
         before, p, held_out = splits.first(split), self.parameters, splits.test + splits.validation
         drawn = contexts(trigger_weights(p), p.n_triggers, splits.seed, held_out, before + splits.size(split))

@@ -72,9 +72,6 @@ def contexts(weights: FloatArray, k: int, seed: int, held_out: int, count: int) 
 
     Returns:
         Their places in the stream (count,), the triggers (count, k), ascending, and their outputs (count, k).
-
-    Raises:
-        UserError: There are too few distinct ones.
     """
     sums = _symmetric_sums(weights, k)
 

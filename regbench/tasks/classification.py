@@ -83,9 +83,6 @@ class Classification(_corpus.CorpusTask):
 
         Documents with fewer tokens than eight excerpts are left out. The first document is uniform over the rest, the second
         uniform over those of other topics. Excerpts are uniform over their half of a document.
-
-        Raises:
-            UserError: The split has fewer than two documents that are long enough, or the text has too few tokens for labels.
         """
         p, n, index, packed = self.parameters, splits.size(split), self.corpus.index, self.corpus.packed
         chosen = self.documents_of(split, _SHORTEST * p.excerpt, 2)
@@ -110,11 +107,7 @@ class Classification(_corpus.CorpusTask):
         return Instances.unpadded(tokens, scored, f"classification/{self.version}", truth)
 
     def label_tokens(self) -> IntArray:
-        """The tokens that labels are drawn from, the most frequent first.
-
-        Raises:
-            UserError: The text has fewer tokens.
-        """
+        """The tokens that labels are drawn from, the most frequent first."""
         counts, wanted = self.corpus.frequencies, self.parameters.n_label_tokens
         if (found := int((counts > 0).sum())) < wanted:
             raise UserError(f"n_label_tokens is {wanted}, but the training documents have {found} different tokens")

@@ -24,9 +24,6 @@ def first_distinct(
 
     Returns:
         The items (count, ...) and their places in the stream (count,).
-
-    Raises:
-        UserError: The stream has too few distinct items.
     """
     held_out = count if held_out is None else held_out
     seen: set[bytes] = set()  # asked for membership only, so its order decides nothing

@@ -103,11 +103,7 @@ class MQAR(task.Task):
         return task.TokenIO(vocab_size=p.vocabulary, separator=p.vocabulary - 1, max_length=p.length, names=names)
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
-        """The instances of one split. The pairs of a test or validation instance are those of no other instance.
-
-        Raises:
-            UserError: There are too few distinct lists of pairs.
-        """
+        """The instances of one split. The pairs of a test or validation instance are those of no other instance."""
         p, first = self.parameters, splits.first(split)
         held_out = splits.test + splits.validation
 

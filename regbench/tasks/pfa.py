@@ -109,11 +109,7 @@ class PFA(task.Task):
         )
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
-        """The instances of one split. No two instances of any splits have the same automaton.
-
-        Raises:
-            UserError: The parameters do not allow so many distinct automata.
-        """
+        """The instances of one split. No two instances of any splits have the same automaton."""
         before = splits.first(split)
         tables, candidates = _distinct_automata(self.parameters, splits.seed, before + splits.size(split))
         tables, candidates = tables[before:], candidates[before:]

@@ -110,11 +110,7 @@ class Recall(task.Task):
         return task.TokenIO(vocab_size=len(names), separator=len(names) - 1, max_length=p.length, names=names)
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
-        """The instances of one split. Those of test and validation are distinct, and training has none of them.
-
-        Raises:
-            UserError: There are too few distinct instances.
-        """
+        """The instances of one split. Those of test and validation are distinct, and training has none of them."""
         return self._generate(splits, split, splits.seed)
 
     def fresh(self, splits: task.Splits, count: int, seed: int) -> Instances:

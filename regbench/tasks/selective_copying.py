@@ -99,11 +99,7 @@ class SelectiveCopying(task.Task):
         )
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
-        """The instances of one split. Those of test and validation are distinct, and training has none of them.
-
-        Raises:
-            UserError: There are too few distinct instances.
-        """
+        """The instances of one split. Those of test and validation are distinct, and training has none of them."""
         p, first = self.parameters, splits.first(split)
 
         def draw(start: int, n: int) -> NDArray[Any]:

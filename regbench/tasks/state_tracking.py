@@ -149,11 +149,7 @@ class StateTracking(task.Task):
         )
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
-        """The instances of one split. Those of test and validation are distinct, and training has none of them.
-
-        Raises:
-            UserError: There are too few distinct walks.
-        """
+        """The instances of one split. Those of test and validation are distinct, and training has none of them."""
         p, count = self.parameters, splits.size(split)
         if split == "test":
             tokens = self._distinct(splits.seed, _TEST_WALKS, p.test_length, count, count)

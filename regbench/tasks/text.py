@@ -39,9 +39,6 @@ class Text(_corpus.CorpusTask):
         """The instances of one split. Every split draws from its own documents, every instance from its own stream.
 
         Documents shorter than a window are left out. Documents are uniform over the rest, windows uniform over a document.
-
-        Raises:
-            UserError: Too few documents of the split are long enough. Validation and test need two, as errors are over documents.
         """
         p, n, index, packed = self.parameters, splits.size(split), self.corpus.index, self.corpus.packed
         chosen = self.documents_of(split, p.length, 1 if split == "train" else 2)

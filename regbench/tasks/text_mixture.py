@@ -96,9 +96,6 @@ class TextMixture(_corpus.CorpusTask):
         Documents that are too short for an excerpt are left out. The first document is uniform over the rest, the second uniform
         over those of other topics, and so on. Windows are uniform too. The truth has `cut`, the first switch, (N,); with three
         excerpts `second_cut`, (N,); and topic and document of each excerpt, (N, E).
-
-        Raises:
-            UserError: The split has fewer than two documents that are long enough.
         """
         p, n, index, packed = self.parameters, splits.size(split), self.corpus.index, self.corpus.packed
         # Long enough for each excerpt with any cut. So the cut tells nothing about the documents.

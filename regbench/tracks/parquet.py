@@ -18,9 +18,6 @@ def write_parquet(track: Track, folder: Path) -> list[Path]:
 
     Returns:
         The files.
-
-    Raises:
-        UserError: The folder holds data already, pyarrow is not installed, or writing fails.
     """
     try:
         import pyarrow as pa

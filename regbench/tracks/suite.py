@@ -43,9 +43,6 @@ def load_suite(name: str | Path) -> Suite:
 
     Returns:
         The suite. Paths of tracks are as seen from the current folder.
-
-    Raises:
-        UserError: There is no such suite, its YAML is broken, a field is wrong, or a track is unknown, wrong or given twice.
     """
     if not isinstance(name, str | Path):
         raise UserError(f"a suite is a name or the path of a YAML file, not {type(name).__name__}")

@@ -286,11 +286,7 @@ def load_track(name: str | Path) -> Track:
 
 
 def _varied(definition: Definition, changes: str) -> Definition:
-    """A definition with other parameters of its task, and a name that says which; with equal ones as it was.
-
-    Raises:
-        UserError: The changes are not as `regbench.config.variant` writes them.
-    """
+    """A definition with other parameters of its task, and a name that says which; with equal ones as it was."""
     changed: dict[str, Any] = {}
     for change in filter(None, changes.split("&")):
         key, equals, value = change.partition("=")

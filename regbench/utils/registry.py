@@ -89,9 +89,6 @@ def paper_commands(own: Mapping[str, str] = MappingProxyType({})) -> dict[str, s
 
     Args:
         own: The modules of the benchmark's own commands.
-
-    Raises:
-        UserError: one name is registered twice.
     """
     spec = importlib.util.find_spec("papers")
     folders = list(spec.submodule_search_locations or []) if spec else []
