@@ -53,9 +53,7 @@ class ScoreRecord(Strict):
     def of(cls, sums: FloatArray, counts: NDArray[np.int64]) -> Self:
         """Computes a ratio of sums to counts, with its standard error.
 
-        Args:
-            sums: (N,), the sum over each instance's positions.
-            counts: (N,), the number of those positions.
+        `sums` and `counts` (N,) are over each instance's positions.
         """
         value = float(sums.sum() / counts.sum())
         n = len(counts)

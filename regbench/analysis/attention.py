@@ -68,8 +68,7 @@ class Attention:
     def chosen(self, wanted: str) -> list[Head]:
         """The heads that `--ablate` names.
 
-        Args:
-            wanted: LAYER.HEAD, a kind, or "match" and "previous" for several kinds; or some of these with commas between them.
+        They are LAYER.HEAD, a kind, or "match" and "previous" for several kinds; several with commas between them.
         """
         names, found = [head.name for head in self.heads], []
         for part in (part.strip() for part in wanted.split(",")):
@@ -116,13 +115,7 @@ class _Batch:
     """The sets of one batch, to which each layer's attention is added."""
 
     def __init__(self, sets: dict[str, Tensor], asked: Tensor, sums: _Sums) -> None:
-        """Counts the sets.
-
-        Args:
-            sets: By name (B, L, L) bool.
-            asked: (B, L) bool, the queries.
-            sums: What is added to.
-        """
+        """Counts the sets, each (B, L, L) bool, for the queries that are `asked`, (B, L) bool."""
         self.sums, self.keys = sums, torch.stack(list(sets.values()), dim=-1).float()
         self.size = self.keys.sum(2)  # (B, L, S)
         self.counted = (self.size > 0) & asked[..., None]
@@ -146,12 +139,7 @@ class _Batch:
 
 
 def measure(trained: Trained, instances: Instances) -> Attention:
-    """Measures every head of a model on instances. No more than the attention of one batch is kept.
-
-    Args:
-        trained: The model.
-        instances: What it reads.
-    """
+    """Measures every head of a model on instances. No more than the attention of one batch is kept."""
     io = trained.track.task.io
     if not isinstance(io, TokenIO):
         raise UserError(f"attention is measured on tokens, and {trained.track.name} is of vectors")

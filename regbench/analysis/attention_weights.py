@@ -32,11 +32,7 @@ def attention_layers(model: Model, architecture: str) -> dict[str, Any]:
 def read_attention(model: Model, tokens: Tensor, layers: dict[str, Any], use: Callable[[str, Tensor], None]) -> None:
     """Hands the attention of each layer to `use`, one layer after the other.
 
-    Args:
-        model: The model.
-        tokens: (B, L).
-        layers: See `attention_layers`.
-        use: Takes the name of a layer and its weights (B, H, L, L).
+    `tokens` are (B, L). `use` takes the name of a layer and its weights (B, H, L, L).
     """
     batch, length = tokens.shape
 
@@ -86,10 +82,7 @@ def _require_forward(mixer: Any, arguments: tuple[Any, ...], weights: Tensor, ou
 def without_heads(model: Model, architecture: str, heads: Sequence[tuple[str, int]]) -> Iterator[None]:
     """Within the block these heads attend to all of their past alike. The sum of each row's absolute weights stays.
 
-    Args:
-        model: The model.
-        architecture: Its name.
-        heads: The layer of each, and its number in it from 1.
+    `heads` are the layer of each, and its number in it from 1.
     """
     layers = attention_layers(model, architecture)
     places = {layer: [number - 1 for of, number in heads if of == layer] for layer in layers}

@@ -204,10 +204,7 @@ def binned(
 ) -> list[Bin]:
     """The scores in every bin of every feature.
 
-    Args:
-        values: By predictor and score, (P,).
-        at: The positions.
-        least: Fewer positions or instances than these are left out.
+    `values` are by predictor and score, (P,). Bins of fewer positions or instances than `least` are left out.
     """
     found = []
     for feature, order in at.orders.items():

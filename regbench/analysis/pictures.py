@@ -30,13 +30,7 @@ def plot_heads(
 ) -> None:
     """Draws the share of every head's attention in every set, dark where it is large.
 
-    Args:
-        names: Of the H rows. A row without a kind, such as that of chance, stands apart by its italics.
-        kinds: Of the H heads, written at the right.
-        sets: Of the S columns.
-        mass: (H, S).
-        title: Stands above.
-        path: The PNG file.
+    `mass` is (H, S). `names` are of the H rows; one without a kind, such as that of chance, stands apart by its italics.
     """
     rows, columns = mass.shape
     with mpl.rc_context(_STYLE):
@@ -109,11 +103,6 @@ def plot_probes(readings: Mapping[str, Sequence[Reading]], title: str, path: Pat
 
     Each run has a colour and a shape. A hollow shape is the same architecture before its training. A grey bar goes from the
     constant answer to the ceiling of the true counts, with a black line for the last three tokens.
-
-    Args:
-        readings: By run the readings, of the same targets.
-        title: Stands above.
-        path: The PNG file.
     """
     first = next(iter(readings.values()))
     panels = [metric for metric in ("error", "accuracy") if any(one.metric == metric for one in first)]
@@ -159,14 +148,7 @@ def plot_probes(readings: Mapping[str, Sequence[Reading]], title: str, path: Pat
 
 
 def plot_errors(bins: Sequence[Bin], score: str, title: str, path: Path) -> None:
-    """Draws a score in the bins of four features, a line for each predictor with its standard errors.
-
-    Args:
-        bins: The bins.
-        score: Which score.
-        title: Stands above.
-        path: The PNG file.
-    """
+    """Draws a score in the bins of four features, a line for each predictor with its standard errors."""
     features = [feature for feature in dict.fromkeys(one.feature for one in bins) if feature != "edge"]
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(8.5, 6), layout="constrained")

@@ -100,13 +100,6 @@ def probe(
 
     Probes are trained on the training split's states. The layer and the linear probe's penalty are chosen on the validation
     split. The test split is read after that.
-
-    Args:
-        trained: The model.
-        targets: What to probe for.
-        seed: Of samples and probes.
-        steps: Of training.
-        announce: Is told what is being done.
     """
     check_probed(trained, targets)
     io = trained.track.task.io

@@ -130,13 +130,8 @@ def load_named(
 ) -> Trained:
     """As `load_trained`, but no file is executed that only the folder names: the folder may be a stranger's.
 
-    Args:
-        folder: The run folder.
-        seed: One of its seeds. None: the first.
-        split: The split that the model will read.
-        architecture: FILE.py[:CLASS], for a run of an architecture that is no built-in one.
-        track: The YAML file, for a run on a track that is no built-in one.
-        read_track: Whether the track's file that the folder names is read where nobody names one. Its task must be built in.
+    `architecture` (FILE.py[:CLASS]) and `track` (a YAML file) name what is not built in. With `read_track` the track's file that
+    the folder names is read where nobody names one; its task must be built in.
     """
     config = read_run(Path(folder))
     refuse_unnamed_code(folder, config, architecture)
@@ -205,12 +200,7 @@ def load_trained(
 ) -> Trained:
     """The model of one seed of a run, on the CPU.
 
-    Args:
-        folder: The run folder.
-        seed: One of its seeds. None: the first.
-        split: The split that the model will read.
-        architecture: The architecture to load. None: what the configuration names.
-        track: The track to load. None: what the configuration names.
+    Architecture and track are by default those that the configuration names. `split` is the one that the model will read.
     """
     folder = Path(folder)
     config = read_run(folder)
@@ -256,12 +246,7 @@ def load_trained(
 
 
 def on_track(trained: Trained, name: str) -> Trained:
-    """The same model, to be asked about another track with the same tokens.
-
-    Args:
-        trained: The model, on the track it was trained on.
-        name: The other track.
-    """
+    """The same model, to be asked about another track with the same tokens."""
     track, io = load_track(name), trained.track.task.io
     if replace(track.task.io, max_length=io.max_length) != io:
         raise UserError(f"{trained.folder} was trained on {trained.track.name}; {track.name} has other tokens")

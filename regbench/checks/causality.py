@@ -36,13 +36,8 @@ def sees_future(
 ) -> Leak | None:
     """Whether a prediction changes with tokens from its own on. The last place is asked first, so that the nearest leak is found.
 
-    Args:
-        predict: What is asked.
-        tokens: What it reads.
-        io: What the tokens or vectors are.
-        tolerance: See `differ`.
-        places: From each of them on the tokens are changed, once.
-        at_once: So many changed copies are read in one batch, with a copy that is not changed. 0: each is a batch of its own.
+    From each of the `places` on the tokens are changed, once. `at_once` changed copies are read in one batch, with a copy that is
+    not changed; with 0 each is a batch of its own.
     """
     waiting, before = sorted(places, reverse=True), predict(tokens)
     for start in range(0, len(waiting), max(1, at_once)):

@@ -92,8 +92,7 @@ class Bar:
 def under_way(console: Console) -> Iterator[Callable[[str], None]]:
     """Shows the current step of a long command in a line that goes away. Without a terminal it prints each step that is done.
 
-    Yields:
-        A function to call with the name of each step, when the step begins.
+    It gives a function to call with the name of each step, when the step begins.
     """
     running = ""
 

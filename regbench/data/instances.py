@@ -156,11 +156,6 @@ def length_bucketed_batches(lengths: IntArray, batch_size: int, rng: np.random.G
 
     Instances are shuffled, sorted by length within pools of 8 batches, and cut into batches. So batches have little padding, and
     still differ from epoch to epoch. One batch of an epoch may be smaller.
-
-    Args:
-        lengths: (N,) the number of real tokens of each instance.
-        batch_size: Instances in a batch.
-        rng: The generator of both shuffles.
     """
     order = rng.permutation(len(lengths))
     pool = 8 * batch_size
@@ -178,9 +173,7 @@ def cached(config: Mapping[str, Any], make: Callable[[], Instances]) -> Instance
 
     A file that cannot be read, or whose tokens or hidden values do not have their recorded digests, is made again.
 
-    Args:
-        config: Everything that decides the bytes. The whole of it is the key.
-        make: Makes the instances.
+    The whole of `config` is the key: everything that decides the bytes.
     """
     key = hashlib.sha256(json.dumps(config, sort_keys=True, allow_nan=False).encode()).hexdigest()
     path = cache_root() / "instances" / f"{key}.npz"

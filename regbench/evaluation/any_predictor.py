@@ -202,13 +202,7 @@ def stored_of(
 ) -> StoredPredictions:
     """Asks for all predictions, weighs them against the tokens and the truth on the way, and then asks for some once more.
 
-    Args:
-        one: What predicts.
-        task: The task.
-        instances: What is predicted.
-        fresh: Others of the same kind, if there are any; see `CutCheck`.
-        tolerance: The share of the largest number in a row by which it may differ when it is asked for again.
-        progress: Is told how far it is.
+    `fresh` and `tolerance` are for `CutCheck`.
     """
     honesty, cuts = HonestyCheck(task), CutCheck(instances, fresh)
     at_once = rows_at_once(one.io, instances.tokens.shape[1], 64)

@@ -94,11 +94,8 @@ def distances(
 ) -> Comparison:
     """Computes the TVD between every two predictors, over the scored positions among the first tokens of each test instance.
 
-    Args:
-        found: The predictors. Those without predictions are left out.
-        tokens: How many tokens of each instance are compared.
-        order: "similar" puts predictors that predict alike next to each other; the first stays first.
-        announce: Is told of baselines that predict.
+    Predictors without predictions are left out. The order "similar" puts those that predict alike next to each other; the first
+    stays first.
     """
     track, early = found.track, compared_part(found, tokens)
     chosen = [
@@ -150,9 +147,6 @@ def similar_order(distance: NDArray[np.float64]) -> list[int]:
     """Finds an order in which neighbours are near: a short path from the first predictor through all others.
 
     Parts of the path are reversed as long as that makes it shorter.
-
-    Args:
-        distance: (M, M), distances between predictors.
     """
     order = list(range(len(distance)))
 

@@ -59,10 +59,6 @@ class CutCheck:
     A model that has seen what it predicts, or what follows, or the instances beside it, gives others then. So does one that
     behaves for as long as it is watched. One that looks its answers up gives the same. So cut prompts of fresh instances, of
     which there is nothing to look up, are among the others, and are not to be answered worse.
-
-    Args:
-        instances: All that are scored.
-        fresh: As many others of the same kind as there are `CUTS`. None: there are none.
     """
 
     def __init__(self, instances: Instances, fresh: Instances | None = None) -> None:

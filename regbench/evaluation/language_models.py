@@ -83,15 +83,7 @@ def language_model_result(run: Path) -> Result | None:
 
 
 def submit_language_model(run: Path, result: Result, board: Path, *, name: str | None, replace: bool) -> Path:
-    """Computes the scores in the folder of `regbench evaluate hf:NAME --out DIR` again, and writes a file on the board.
-
-    Args:
-        run: The folder.
-        result: Its result.
-        board: The leaderboard's folder.
-        name: The name in tables, or None for that of the model.
-        replace: Whether it takes the place of a file of the same name.
-    """
+    """Computes the scores in the folder of `regbench evaluate hf:NAME --out DIR` again, and writes a file on the board."""
     name = result.architecture.name.lower() if name is None else name
     if not _NAME.fullmatch(name):
         raise UserError(f"{name[:80]!a} cannot name a language model: up to 80 small letters, digits and _ . + = -")

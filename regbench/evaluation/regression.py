@@ -119,14 +119,7 @@ def choose_metric(track: Track, metric: str | None) -> str:
 
 
 def measure(folder: Path, track: Track, metric: str, settings: Mapping[str, Any] | None) -> Measurement:
-    """Scores the stored predictions of a finished run. Nothing is trained.
-
-    Args:
-        folder: The run folder.
-        track: The track that the run was made on.
-        metric: The score to measure.
-        settings: The settings that were asked for, as the record will keep them.
-    """
+    """Scores the stored predictions of a finished run. Nothing is trained."""
     result = read_result(folder)
     _check_track(result.track.name, result.track.digest, result.track.fingerprints["test"], track, str(folder))
     if result.split != "test":
@@ -184,13 +177,7 @@ def check_record(
 ) -> None:
     """Checks that a record is of what is asked for now.
 
-    Args:
-        record: The record.
-        where: Its file.
-        track: The track that is asked for.
-        architecture: The architecture that is asked for, or None for any.
-        metric: The score that is asked for.
-        settings: The settings that are asked for, or None for those of a finished run.
+    `architecture` and `settings` are None where any will do.
     """
     _check_track(record.track, record.track_digest, record.test_fingerprint, track, str(where))
     if architecture is not None and record.architecture != architecture:
@@ -238,12 +225,7 @@ class RegressionOutcome:
     ) -> RegressionOutcome:
         """Compares two measurements of one metric.
 
-        Args:
-            expected: The record.
-            got: The measurement.
-            metrics: The scores of the track, by name.
-            level: The probability with which chance alone may be called worse.
-            prior: What is expected of the seeds, by default as on a track without a board.
+        `level` is the probability with which chance alone may be called worse.
         """
         metric, counts, sample = metrics[got.metric], np.array(got.counts), expected.sample
         prior, higher = prior or default_prior(metric), metric.higher_is_better

@@ -352,12 +352,7 @@ def score_positions(
 ) -> dict[str, FloatArray]:
     """Computes the built-in metrics of tokens at every position. Of equal maxima the first is the most likely token.
 
-    Args:
-        predicted: (B, L, V), predicted distributions.
-        truth: (B, L, V), true distributions. None: only the metrics `WITHOUT_TRUTH`.
-        tokens: (B, L), the sampled tokens.
-
-    Returns:
-        By metric (B, L) float64.
+    `predicted` (B, L, V) and `truth` are distributions; without a truth there are only the metrics `WITHOUT_TRUTH`. Gives (B, L)
+    float64 by metric.
     """
     return computed(Rows(tokens, predicted, TokenPrediction.of(predicted, tokens), truth))

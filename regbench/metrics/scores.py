@@ -52,8 +52,7 @@ class Steps:
 
         More than `MOST_BINS` steps are put into bins of `bin_width`. The step of a bin is the mean over its positions.
 
-        Returns:
-            Steps, scores with standard errors, and numbers of positions.
+        Gives steps, scores with standard errors, and numbers of positions.
         """
         k = self.counts.shape[1]
         edges = np.arange(0, k, bin_width(k) if k > MOST_BINS and not self.exact else 1)
@@ -108,8 +107,7 @@ class Scores:
     def curve(self, metric: str, width: int) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
         """Computes the mean score over bins of `width` positions. Bins in which nothing is scored are left out.
 
-        Returns:
-            Mean positions, mean scores, and numbers of positions.
+        Gives mean positions, mean scores, and numbers of positions.
         """
         position_counts = self.group_position_counts.get(metric, self.position_counts)
         edges = np.arange(0, len(position_counts), width)
@@ -130,12 +128,8 @@ def score(
 ) -> Scores:
     """Scores predictions for instances.
 
-    Args:
-        task: The task of the instances.
-        instances: What was predicted, (N, L).
-        predictions: Consecutive batches in the order of the instances: (B, L, V), or (B, L, D_out) for vectors. They may be
-            `TokenPrediction` where the task does not know its truth.
-        apart: Whether instances that share a problem stay apart.
+    Predictions are consecutive batches in the order of the instances, (B, L, V), or (B, L, D_out) for vectors; `TokenPrediction`
+    where the task does not know its truth. With `apart`, instances that share a problem stay apart.
     """
     return _add_up(task, instances, _by_batch(task, instances, predictions), apart=apart)
 
@@ -226,10 +220,8 @@ def by_problem(values: Values, problem: IntArray | None) -> Values:
 def mean_over(sums: FloatArray, counts: IntArray, unit: IntArray | None) -> ScoreRecord:
     """The mean over positions, with its standard error over the units that have any.
 
-    Args:
-        sums: (K,), the sums over K sets of positions.
-        counts: (K,), the number of positions of each set.
-        unit: (K,), the number of the instance, or the problem, that each set is of. None: each is one by itself.
+    `sums` and `counts` (K,) are over K sets of positions. `unit` (K,) numbers the instance, or the problem, that each set is of;
+    None: each is one by itself.
     """
     added, counted = by_problem(sums.astype(np.float64), unit), by_problem(counts.astype(np.int64), unit)
     some = counted > 0

@@ -39,12 +39,7 @@ def read_table(path: Path) -> Table:
 
 
 def write_tables(page: Path, measured: dict[str, TrackTable]) -> None:
-    """Writes measured tracks into a page, and their numbers into the file beside it. Other tracks there stay as they are.
-
-    Args:
-        page: A Markdown file with a place for the tables.
-        measured: By track name.
-    """
+    """Writes measured tracks into a page, and their numbers into the file beside it. Other tracks there stay as they are."""
     text = read_page(page)
     numbers = numbers_of(page)
     before = read_table(numbers).tracks if numbers.exists() else {}

@@ -34,14 +34,8 @@ def write_report(folder: Path, result: Result, track: Track | None, instance: in
 
     A model that was not trained here has no `training.png`.
 
-    Args:
-        folder: the folder of the run, with its predictions. Where they are missing, the page says so and draws no instances.
-        result: the result of the run.
-        track: the track that it was made on, or None where it is not here. Then no instances are drawn.
-        instance: a test instance to draw beside the worst, the median and the best.
-
-    Returns:
-        The path of the page.
+    Without the predictions, or without the track, the page draws no instances and says why. `instance` is drawn beside the worst,
+    the median and the best.
     """
     drawn = draw_instances(folder, result, track, instance)
     if instance is not None and drawn.why_not:
@@ -62,9 +56,7 @@ def track_of(result: Result, own: str | None = None) -> Track | None:
 
     Nothing that the run's folder names is loaded: the file of a track can run code.
 
-    Args:
-        result: The result of the run.
-        own: The YAML file of a track of your own. By default it is the built-in track of the result's name.
+    `own` is the YAML file of a track of your own.
     """
     if own is None and result.track.name not in track_names():
         return None
@@ -81,11 +73,7 @@ def build_report(
 ) -> str:
     """The page as HTML. The same arguments give the same bytes.
 
-    Args:
-        result: the result of the run.
-        drawn: its test instances, see `draw_instances`. By default the page has none.
-        metrics: the scores of its track.
-        trained: the largest size in training, if the track has an axis of sizes: curves shade the sizes up to it.
+    `trained` is the largest size in training, on a track with an axis of sizes: curves shade the sizes up to it.
     """
     drawn = drawn or Drawn()
     main, loss = result.track.main_score, main_loss(result)

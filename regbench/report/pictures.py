@@ -124,12 +124,7 @@ def plot_training(result: Result, path: Path) -> None:
 def plot_heat_map(names: Sequence[str], values: NDArray[np.float64], title: str, subtitle: str, path: Path) -> None:
     """Draws distances, the near ones dark, each with its number in it (ICLL Figure 6).
 
-    Args:
-        names: of the M predictors.
-        values: (M, M) distances.
-        title: stands above the map.
-        subtitle: stands below it.
-        path: the PNG file to write.
+    `names` are of the M predictors, `values` (M, M).
     """
     m = len(names)
     side = 0.62 * m
@@ -169,10 +164,7 @@ def plot_courses(
 ) -> None:
     """Draws how far each run is from other predictors over the course of its training, a panel a run.
 
-    Args:
-        runs: by the name of a run the numbers of training tokens, and by predictor the distance at each.
-        subtitle: stands below the panels.
-        path: the PNG file to write.
+    `runs` has by the name of a run the numbers of training tokens, and by predictor the distance at each.
     """
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(2.2 + 4.4 * len(runs), 4.6), layout="constrained")

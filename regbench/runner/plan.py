@@ -57,11 +57,7 @@ def plan_of(
 ) -> Plan:
     """Resolves a configuration and runs every check that needs no training.
 
-    Args:
-        config: what was asked.
-        reporter: is told what is checked.
-        track: the track itself, where the caller has it. None: it is loaded by its name.
-        architecture: the same of the architecture.
+    Track and architecture are given where the caller has them; else they are loaded by their names.
     """
     require_readable(config)  # at once: a run that cannot be read again would be trained for nothing
     track = track or load_track(config.track)

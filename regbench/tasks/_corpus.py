@@ -230,11 +230,7 @@ class CorpusTask(base.Task):
 def refused_beside(topic: IntArray) -> tuple[IntArray, IntArray]:
     """The documents that must not stand beside each document: those of its topic, or, with one topic alone, itself.
 
-    Args:
-        topic: (D,), sorted.
-
-    Returns:
-        Where these documents begin and where they end, (D,) each.
+    `topic` (D,) is sorted. Gives where these documents begin and where they end, (D,) each.
     """
     if topic[0] == topic[-1]:
         return np.arange(len(topic)), np.arange(1, len(topic) + 1)

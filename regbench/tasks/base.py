@@ -298,11 +298,7 @@ def _vector(vector: FloatArray) -> str:
 def unfinished(cls: type[Any]) -> str | None:
     """What a class lacks to be a task, or None. Ask it before you make a task of the class.
 
-    Args:
-        cls: The class that a track names as its task.
-
-    Returns:
-        The end of an error message: "it lacks ...".
+    It is the end of an error message: "it lacks ...".
     """
     lacking = set(getattr(cls, "__abstractmethods__", ()))
     if cls.knows_truth and cls.truth is Task.truth:

@@ -63,15 +63,8 @@ def _make_bigrams(seed, matrix, marginal):  # type: ignore[no-untyped-def]
 def contexts(weights: FloatArray, k: int, seed: int, held_out: int, count: int) -> tuple[NDArray[Any], ...]:
     """The first `held_out` distinct triggers and outputs of the stream, and the first others that equal none of these.
 
-    Args:
-        weights: (N,) as of `trigger_weights`. Outputs are uniform over the symbols that are not triggers.
-        k: The number of triggers.
-        seed: The seed of the stream.
-        held_out: The number of triggers and outputs that are distinct.
-        count: The number of triggers and outputs in all.
-
-    Returns:
-        Their places in the stream (count,), the triggers (count, k), ascending, and their outputs (count, k).
+    `weights` (N,) are those of `trigger_weights`. Outputs are uniform over the symbols that are not triggers. Gives places in the
+    stream (count,), triggers (count, k), ascending, and their outputs (count, k).
     """
     sums = _symmetric_sums(weights, k)
 

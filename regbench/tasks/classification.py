@@ -170,23 +170,9 @@ def _sample(  # type: ignore[no-untyped-def]
 ):
     """Fills documents (N, 2), labels (N, 2), classes (N, E + 1) and tokens (N, L) for the problems from `begin` to `end`.
 
-    Args:
-        begin: The first problem to fill.
-        end: The problem after the last.
-        seed: The seed of the streams.
-        start: The place of instance 0 in the streams. A problem has the place of its first instance.
-        queries: Queries of a problem.
-        excerpt: Tokens of an excerpt.
-        text: (T,) the tokens of all documents.
-        starts: (D,) where each document begins in the text.
-        lengths: (D,) tokens of each document.
-        block_starts: (D,) for each first document, the first document that the second one must not be.
-        block_ends: (D,) the end of these documents.
-        candidates: (C,) the tokens that labels are drawn from.
-        documents: (N, 2) is filled with both documents.
-        labels: (N, 2) is filled with their labels.
-        classes: (N, E + 1) is filled with 0 or 1: which document each exemplar and the query are of.
-        tokens: (N, L) is filled with excerpts and labels; the separators are there.
+    `text` (T,) has the tokens of all D documents, which begin at `starts` and have `lengths`. Beside document d the second one
+    is none from `block_starts[d]` to `block_ends[d]`. Labels are drawn from `candidates` (C,). `classes` are 0 or 1: the document
+    that each exemplar and the query are of. The separators stand in `tokens` already.
     """
     width, exemplars = excerpt + 2, classes.shape[1] - 1
     pair, names, of_queries = np.empty(2, np.int64), np.empty(2, np.int64), np.empty(queries, np.int64)

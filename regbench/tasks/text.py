@@ -60,16 +60,7 @@ class Text(_corpus.CorpusTask):
 def _sample(begin, end, seed, start, text, starts, lengths, documents, tokens):  # type: ignore[no-untyped-def]
     """Fills documents (N,) and tokens (N, L). Instance n is number start + n of the seed's stream.
 
-    Args:
-        begin: The first instance to fill.
-        end: The instance after the last.
-        seed: The seed of the stream.
-        start: The place of instance 0 in the stream.
-        text: (T,) the tokens of all documents.
-        starts: (D,) where each document begins in the text.
-        lengths: (D,) tokens of each document.
-        documents: (N,) is filled with the document.
-        tokens: (N, L) is filled with the tokens.
+    `text` (T,) has the tokens of all D documents, which begin at `starts` and have `lengths`.
     """
     for n in range(begin, end):
         rng = stream(seed, _WINDOWS, start + n)

@@ -148,20 +148,8 @@ def _sample(  # type: ignore[no-untyped-def]
 ):
     """Fills documents (N, E), cuts (N, E - 1) and tokens (N, L). Instance n is number start + n of the seed's stream.
 
-    Args:
-        begin: The first instance to fill.
-        end: The instance after the last.
-        seed: The seed of the stream.
-        start: The place of instance 0 in the stream.
-        ranges: (E - 1, 2) the smallest and the largest of each cut.
-        text: (T,) the tokens of all documents.
-        starts: (D,) where each document begins in the text.
-        lengths: (D,) tokens of each document.
-        block_starts: (D,) for each first document, the first document that the second one must not be.
-        block_ends: (D,) the end of these documents.
-        documents: (N, E) is filled with the documents.
-        cuts: (N, E - 1) is filled with the first position of each later excerpt.
-        tokens: (N, L) is filled with the tokens.
+    `ranges` (E - 1, 2) are the smallest and the largest of each cut. `text` (T,) has the tokens of all D documents, which begin
+    at `starts` and have `lengths`. After document d the second one is none from `block_starts[d]` to `block_ends[d]`.
     """
     for n in range(begin, end):
         rng = stream(seed, _EXCERPTS, start + n)

@@ -38,11 +38,7 @@ def suite_names() -> dict[str, str]:
 def load_suite(name: str | Path) -> Suite:
     """Loads a suite.
 
-    Args:
-        name: The name of a built-in suite, or the path of a suite's YAML file.
-
-    Returns:
-        The suite. Paths of tracks are as seen from the current folder.
+    Paths of tracks are as seen from the current folder.
     """
     if not isinstance(name, str | Path):
         raise UserError(f"a suite is a name or the path of a YAML file, not {type(name).__name__}")

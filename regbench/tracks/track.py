@@ -130,9 +130,6 @@ class Track:
     def instances(self, split: str) -> Instances:
         """The instances of a split. They come from the cache if it has them.
 
-        Args:
-            split: "train", "validation" or "test".
-
         Raises:
             UserError: There is no such split, or a frozen track's instances do not have the fingerprint that was recorded.
         """

@@ -86,9 +86,6 @@ def paper_commands(own: Mapping[str, str] = MappingProxyType({})) -> dict[str, s
     """The modules of the commands beside the benchmark's own, by name, sorted. Imports none of them.
 
     They are files in `papers/PAPER/commands/`, and the entry points `regbench.commands` of other distributions.
-
-    Args:
-        own: The modules of the benchmark's own commands.
     """
     spec = importlib.util.find_spec("papers")
     folders = list(spec.submodule_search_locations or []) if spec else []
