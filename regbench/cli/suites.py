@@ -8,13 +8,13 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from regbench.cli.arguments import apart_from_stdout
 from regbench.cli.lines import print_line, stderr
-from regbench.cli.tables import folded, metrics_of_run, print_fitting
+from regbench.cli.tables import metrics_of_run
+from regbench.report.table import folded, narrow_table, print_fitting
 from regbench.training.terminal import TerminalReporter
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ def run_suite(begin: Callable[[Reporter], Path], jobs: int | None, console: Cons
 
 def suite_table(done: Sequence[tuple[Path, Result]]) -> Table:
     """A row for each track: the main score of the architecture, of the best entry on the board and of the best baseline."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for head in ("track", "score", done[0][1].architecture.name, "normalized", "best entry", "best baseline"):
-        number = head not in ("track", "score", "best entry", "best baseline")
-        table.add_column(head, justify="right" if number else "left", no_wrap=True)
+    heads = ("track", "score", done[0][1].architecture.name, "normalized", "best entry", "best baseline")
+    table = narrow_table(None, heads, 2)
+    for column in table.columns[-2:]:
+        column.justify = "left"
     for folder, result in done:
         main, shares = result.track.main_score, result.normalized
         metrics = metrics_of_run(result, folder)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from regbench.evaluation.measured_baselines import TrackTable
 from regbench.report.content import human_seconds, label
+from regbench.report.table import markdown_table
 from regbench.results import ScoreRecord
 from regbench.utils.errors import UserError, explain_validation
 from regbench.utils.files import atomic_write, read_text, write_json
@@ -65,9 +66,8 @@ def markdown(table: Table) -> str:
 
 def _track_markdown(track: TrackTable) -> str:
     scores, differences = score_cells(track), difference_cells(track)
-    rows = [[*s, *d[1:]] for s, d in zip(scores, differences, strict=True)]
-    lines = [f"| {' | '.join(row)} |\n" for row in rows]
-    return "".join([lines[0], f"|{' --- |' * len(rows[0])}\n", *lines[1:]])
+    heads, *rows = [[*s, *d[1:]] for s, d in zip(scores, differences, strict=True)]
+    return "".join(f"{line}\n" for line in markdown_table(heads, rows, len(heads)))
 
 
 def score_cells(track: TrackTable) -> list[list[str]]:

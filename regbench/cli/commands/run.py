@@ -54,8 +54,9 @@ def configure(run: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     # Imported here: PyTorch takes seconds to load, and `--help` should not.
     from regbench.cli.live import interrupted
-    from regbench.cli.tables import metrics_of_run, print_fitting, result_table
+    from regbench.cli.tables import metrics_of_run, result_table
     from regbench.metrics.reach import reach_words
+    from regbench.report.table import print_fitting
     from regbench.sweeps.suite import is_suite
 
     if arguments.suite is not None or (arguments.resume and is_suite(arguments.resume)):
