@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 RESULT_BYTES = 16 << 20
 """The most bytes of a result that is read."""
 
-MOST_POINTS = 40_000
-"""The most validations of all seeds of a run. Each takes 170 bytes of the result, and about 40 more for each term of the loss."""
-
 
 def _named_with_version(name: str) -> str:
     if len(name) > 64 or not re.fullmatch("[a-z0-9-]+-v[0-9]+", name):

@@ -153,18 +153,6 @@ class TestRefusals:
                 go(**changes)
             assert not (tmp_path / "out").exists()
 
-    def test_more_validations_than_a_result_can_hold(
-        self, go: Callable[..., regbench.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Else all seeds are trained, and the result cannot be read again."""
-        monkeypatch.setattr("regbench.runner.plan.MOST_POINTS", 5)
-        with pytest.raises(
-            UserError, match="^2 seeds with 3 validations each are more than the 5 that a result can hold"
-        ):
-            go(seeds=(0, 1))
-        assert not (tmp_path / "out").exists()
-        assert go(seeds=(0,)).seeds[0].steps > 0
-
     @pytest.mark.parametrize(
         ("device", "there", "seen"),
         [
