@@ -173,12 +173,7 @@ class CorpusTask(base.Task):
         """
         p, names = self.parameters, self.corpus.bpe.names
         unused = tuple(f"<unused-{i}>" for i in range(len(names), p.vocab_size - 1))
-        return base.TokenIO(
-            vocab_size=p.vocab_size,
-            separator=p.vocab_size - 1,
-            max_length=p.max_length,
-            names=(*names, *unused, "<separator>"),
-        )
+        return base.TokenIO.of((*names, *unused, "<separator>"), p.max_length)
 
     @property
     def topic_names(self) -> tuple[str, ...]:

@@ -66,12 +66,7 @@ class AssociativeRecall(task.Task):
         """Keys, values, the query and the separator. The default has 40 tokens, as in the paper."""
         p = self.parameters
         names = (*map(_letters, range(p.n_keys)), *map(str, range(p.n_values)), "?", "|")
-        return task.TokenIO(
-            vocab_size=p.n_keys + p.n_values + 2,
-            separator=p.n_keys + p.n_values + 1,
-            max_length=2 * p.n_pairs + 3,
-            names=names,
-        )
+        return task.TokenIO.of(names, 2 * p.n_pairs + 3)
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
         """The instances of one split. No two instances of any splits have the same map from keys to values."""

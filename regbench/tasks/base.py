@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import pydantic
@@ -76,6 +76,12 @@ class TokenIO:
     names: tuple[str, ...]
     bottleneck: int | None = None
     kind: ClassVar[str] = "tokens"
+
+    @classmethod
+    def of(cls, names: Iterable[str], max_length: int, bottleneck: int | None = None) -> Self:
+        """Tokens of these names, of which the last is the separator."""
+        names = tuple(names)
+        return cls(len(names), len(names) - 1, max_length, names, bottleneck)
 
     @property
     def width(self) -> int:

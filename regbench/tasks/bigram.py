@@ -104,12 +104,7 @@ class Bigram(task.Task):
     def io(self) -> task.TokenIO:
         """The symbols, and a separator that instances do not use."""
         p = self.parameters
-        return task.TokenIO(
-            vocab_size=p.n_symbols + 1,
-            separator=p.n_symbols,
-            max_length=p.length,
-            names=(*_NAMES[: p.n_symbols], "|"),
-        )
+        return task.TokenIO.of((*_NAMES[: p.n_symbols], "|"), p.length)
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
         """The instances of one split. No split shares triggers and outputs with another.

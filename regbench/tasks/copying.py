@@ -61,12 +61,7 @@ class Copying(DrawnReachTask):
         """The symbols, the sign that begins the copy, the blank and the separator."""
         n = self.parameters.n_symbols
         letters = string.ascii_lowercase[:n] if n <= 26 else tuple(f"s{i}" for i in range(n))
-        return task.TokenIO(
-            vocab_size=n + 3,
-            separator=n + 2,
-            max_length=2 * self.parameters.tested[-1] + 1,
-            names=(*letters, ">", "?", "|"),
-        )
+        return task.TokenIO.of((*letters, ">", "?", "|"), 2 * self.parameters.tested[-1] + 1)
 
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters

@@ -72,12 +72,7 @@ class Distance(DrawnReachTask):
         registers = string.ascii_lowercase[: p.n_registers]
         values, noise = map(str, range(p.n_values)), (f"#{i}" for i in range(p.n_noise))
         names = (*(f"{r}=" for r in registers), *(f"{r}?" for r in registers), "#", *values, *noise, "|")
-        return task.TokenIO(
-            vocab_size=len(names),
-            separator=len(names) - 1,
-            max_length=p.length_of(p.tested[-1]),
-            names=names,
-        )
+        return task.TokenIO.of(names, p.length_of(p.tested[-1]))
 
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters

@@ -31,10 +31,8 @@ from regbench.utils.arrays import FloatArray, IntArray
 
 _TERMS = 25  # the stream's purpose
 _OPERATORS = 3  # plus, minus, times
-_END, _OPERATOR = (
-    -1,
-    0,
-)  # on the stack of what is still to be written; a positive number is an expression of so many numbers
+# On the stack of what is still to be written. A positive number is an expression of so many numbers.
+_END, _OPERATOR = -1, 0
 
 
 class ModularArithmeticParameters(ReachParameters):
@@ -74,12 +72,7 @@ class ModularArithmetic(DrawnReachTask):
         p = self.parameters
         names = (*map(str, range(p.modulus)), *"+-*()?|")
         longest = p.tested[-1]
-        return task.TokenIO(
-            vocab_size=len(names),
-            separator=len(names) - 1,
-            max_length=6 * longest - 5 if p.brackets else 3 * longest - 1,
-            names=names,
-        )
+        return task.TokenIO.of(names, 6 * longest - 5 if p.brackets else 3 * longest - 1)
 
     def _kinds(self, split: str) -> list[tuple[int, int]]:
         """With brackets sizes. Without, the largest size of the split: each expression has every smaller size in it."""

@@ -100,7 +100,7 @@ class MQAR(task.Task):
         p = self.parameters
         n_values = p.vocabulary - 1 - p.n_keys
         names = (*(f"k{i}" for i in range(p.n_keys)), *(f"v{i}" for i in range(n_values)), ".")
-        return task.TokenIO(vocab_size=p.vocabulary, separator=p.vocabulary - 1, max_length=p.length, names=names)
+        return task.TokenIO.of(names, p.length)
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
         """The instances of one split. The pairs of a test or validation instance are those of no other instance."""

@@ -101,12 +101,7 @@ class PFA(task.Task):
         p = self.parameters
         symbols = string.ascii_lowercase + string.ascii_uppercase
         names = tuple(symbols[v] if p.n_symbols <= len(symbols) else str(v) for v in range(p.n_symbols))
-        return task.TokenIO(
-            vocab_size=p.n_symbols + 1,
-            separator=p.n_symbols,
-            max_length=p.longest,
-            names=(*names, "|"),
-        )
+        return task.TokenIO.of((*names, "|"), p.longest)
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
         """The instances of one split. No two instances of any splits have the same automaton."""

@@ -107,7 +107,7 @@ class Recall(task.Task):
             *(f"#{i}" for i in range(p.noise_tokens)),
             "|",
         )
-        return task.TokenIO(vocab_size=len(names), separator=len(names) - 1, max_length=p.length, names=names)
+        return task.TokenIO.of(names, p.length)
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
         """The instances of one split. Those of test and validation are distinct, and training has none of them."""

@@ -67,12 +67,7 @@ class RecallPairs(DrawnReachTask):
         """Keys k0, k1, ..., values v0, v1, ..., the blank and the separator."""
         p = self.parameters
         names = (*(f"k{i}" for i in range(p.n_keys)), *(f"v{i}" for i in range(p.n_values)), "?", "|")
-        return task.TokenIO(
-            vocab_size=len(names),
-            separator=len(names) - 1,
-            max_length=2 * (p.tested[-1] + p.n_questions),
-            names=names,
-        )
+        return task.TokenIO.of(names, 2 * (p.tested[-1] + p.n_questions))
 
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters

@@ -88,15 +88,10 @@ class SelectiveCopying(task.Task):
     @cached_property
     def io(self) -> task.TokenIO:
         """The symbols, the blank, the token that begins the copy, and the separator."""
-        n = self.parameters.n_symbols
+        n, begins = self.parameters.n_symbols, self.parameters.n_symbols + 1
         symbols = string.ascii_lowercase[:n] if n <= 26 else tuple(f"s{i}" for i in range(n))
-        return task.TokenIO(
-            vocab_size=n + 3,
-            separator=n + 2,
-            max_length=self.parameters.length,
-            names=(*symbols, ".", ">", "|"),
-            bottleneck=n + 1 if self.parameters.one_vector else None,
-        )
+        bottleneck = begins if self.parameters.one_vector else None
+        return task.TokenIO.of((*symbols, ".", ">", "|"), self.parameters.length, bottleneck)
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
         """The instances of one split. Those of test and validation are distinct, and training has none of them."""

@@ -141,12 +141,7 @@ class StateTracking(task.Task):
     def io(self) -> task.TokenIO:
         """Of each group its symbols, `s3:213`, and the names of its states, `s3=213`; at the end the separator."""
         names = [name for group in self.parameters.groups for name in group_names(group)]
-        return task.TokenIO(
-            vocab_size=len(names) + 1,
-            separator=len(names),
-            max_length=self.parameters.test_length,
-            names=(*names, "|"),
-        )
+        return task.TokenIO.of((*names, "|"), self.parameters.test_length)
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
         """The instances of one split. Those of test and validation are distinct, and training has none of them."""

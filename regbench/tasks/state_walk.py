@@ -84,12 +84,7 @@ class StateWalk(DrawnReachTask):
     def io(self) -> task.TokenIO:
         """Of each group its symbols, `s3:213`, and the names of its states, `s3=213`; then the blank and the separator."""
         names = (*(name for group in self.parameters.groups for name in group_names(group)), "?", "|")
-        return task.TokenIO(
-            vocab_size=len(names),
-            separator=len(names) - 1,
-            max_length=2 * self.parameters.tested[-1],
-            names=names,
-        )
+        return task.TokenIO.of(names, 2 * self.parameters.tested[-1])
 
     def _kinds(self, split: str) -> list[tuple[int, int]]:
         """Groups; those of the test split, whose walks are longer, are numbered on."""
