@@ -258,7 +258,6 @@ def position_scores(task: Task, instances: Instances, predicted: FloatArray | To
     if isinstance(predicted, TokenPrediction):
         if task.knows_truth:
             raise TypeError(f"{type(task).__name__} knows its truth: it is scored on whole distributions")
-        check_token_prediction(predicted, instances.scored.shape, io.vocab_size)
         return computed(Rows(targets, token=predicted), wanted)
     if isinstance(io, VectorIO):
         check_finite(predicted, (*instances.scored.shape, io.d_out))
@@ -307,18 +306,6 @@ def check_distributions(predicted: FloatArray, shape: tuple[int, ...]) -> None:
     off = np.abs(predicted.sum(-1) - 1.0).max(initial=0.0)
     if off > 1e-3:
         raise UserError(f"predicted rows must sum to 1; one is off by {off:.3g}")
-
-
-def check_token_prediction(predicted: TokenPrediction, shape: tuple[int, ...], vocab_size: int) -> None:
-    """Checks that both arrays have the shape, with probabilities in the one and tokens of the vocabulary in the other."""
-    probability, token = predicted.probability, predicted.most_likely
-    check_finite(probability, shape)
-    if token.shape != shape:
-        raise UserError(f"the most likely tokens have the shape {token.shape}, not {shape}")
-    if probability.size and (probability.min() < 0 or probability.max() > 1 + 1e-3):
-        raise UserError("predictions hold numbers that are no probabilities")
-    if token.size and (token.min() < 0 or token.max() >= vocab_size):
-        raise UserError(f"a most likely token is outside the vocabulary [0, {vocab_size})")
 
 
 # --- Scores as a result keeps them. ---
