@@ -214,7 +214,6 @@ class Schedule:
 
         def then(ended: Ended) -> None:
             if ended.message is None:
-                self.folder.replace(point)
                 self.finished.append((group, point))
             if track not in self._warm:
                 self._warm.add(track)
