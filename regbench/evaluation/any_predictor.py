@@ -66,7 +66,8 @@ def evaluate_predictor(
     fresh = None
     if split == "test" and task.portable:  # what makes fresh ones makes them as the test split
         fresh = task.fresh(track.definition.splits, CUTS, secrets.randbits(48))
-    stored = predictions_of(one, task, instances, fresh, now_and_then(what, announce))
+    with _in_evaluation_mode(one.module):
+        stored = stored_of(one, task, instances, fresh, progress=now_and_then(what, announce))
     seconds = time.perf_counter() - started
     records = score_baselines(track, instances, announce, names=baselines)
     result = result_of(
@@ -169,14 +170,6 @@ def weights_digest(module: nn.Module) -> str:
             raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode() + raw.numpy().tobytes())
     return digest.hexdigest()
-
-
-def predictions_of(
-    one: Given, task: Task, instances: Instances, fresh: Instances | None, progress: Progress
-) -> StoredPredictions:
-    """What it predicts for every instance, in the form in which a run keeps its predictions."""
-    with _in_evaluation_mode(one.module):
-        return stored_of(one, task, instances, fresh, progress=progress)
 
 
 @contextmanager

@@ -118,29 +118,6 @@ class TestCache:
         assert cached({"k": 1}, make).fingerprint == whole.fingerprint
         assert path.read_bytes() == content  # and is whole again
 
-    def test_content_that_is_not_what_was_recorded_is_made_again(self, tmp_path: Path) -> None:
-        cached({"k": 1}, make)
-        (path,) = (tmp_path / "instances").iterdir()
-        with np.load(path) as file:
-            arrays = dict(file)
-        arrays["tokens"] = arrays["tokens"] + 1
-        with path.open("wb") as out:
-            np.savez(out, **arrays)
-        assert cached({"k": 1}, make).fingerprint == make().fingerprint
-
-    @pytest.mark.parametrize("name", ["truth.a", "truth_at.b"])
-    def test_hidden_values_that_are_not_what_was_recorded_are_made_again(self, tmp_path: Path, name: str) -> None:
-        cached({"k": 1}, make)
-        (path,) = (tmp_path / "instances").iterdir()
-        with np.load(path) as file:
-            arrays = dict(file)
-        arrays[name] = arrays[name] + 1
-        with path.open("wb") as out:
-            np.savez(out, **arrays)
-        again, whole = cached({"k": 1}, make), make()
-        np.testing.assert_array_equal(again.truth["a"], whole.truth["a"])
-        np.testing.assert_array_equal(again.truth_at["b"], whole.truth_at["b"])
-
     def test_the_file_of_another_key_is_made_again(self, tmp_path: Path) -> None:
         cached({"k": 1}, make)
         (path,) = (tmp_path / "instances").iterdir()
