@@ -18,16 +18,15 @@ from regbench.models.backbone import Backbone
 from regbench.models.build import build, resolve_options, split_settings
 from regbench.models.model import Model, ModelPredictor, device_of, manual_seed, token_tensor
 from regbench.models.predictor import check_tokens, check_vectors
-from regbench.results import RESULT_BYTES, TrackRecord, read_result
+from regbench.results import TrackRecord, read_result
 from regbench.tasks.base import VectorIO
 from regbench.tracks import Track, load_track, track_names
 from regbench.training.checkpoint import fits, load_notes, load_tensors, load_weights
-from regbench.training.provenance import FILE
 from regbench.utils import registry
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
 from regbench.utils.folder import Folder
-from regbench.utils.guard import YAML_BYTES, Refused, parse_json, parse_plain_yaml
+from regbench.utils.guard import YAML_BYTES, Refused, parse_plain_yaml
 
 
 @dataclass(frozen=True)
@@ -224,7 +223,6 @@ def load_trained(
         _check_track(folder, result.track, loaded, split)
         options = result.architecture.options  # defaults may have changed since
     else:
-        _check_provenance(path.parent, loaded)
         options, _ = split_settings(config.settings)
     try:
         sizes = Folder(folder).tensor_sizes(name)
@@ -303,18 +301,3 @@ def _check_track(folder: Path, record: TrackRecord, track: Track, split: str) ->
             f"{folder} is of other {split} instances of {track.name}: its text or what makes them has changed since "
             f"(fingerprint {then[:12]}, now {now[:12]})"
         )
-
-
-def _check_provenance(folder: Path, track: Track) -> None:
-    """Refuses a seed of an unfinished run whose provenance names another track or text. Older runs have no provenance."""
-    if not Folder(folder).has(FILE):
-        return
-    try:
-        parts = parse_json(Folder(folder).read(FILE, RESULT_BYTES), FILE)
-        digest, text = parts["track"], parts.get("text")
-    except (Refused, KeyError, TypeError, AttributeError):
-        raise UserError(f"{folder / FILE} does not say of what this seed was made") from None
-    if digest != track.definition.digest:
-        raise UserError(f"{folder} is of another track: {track.name} was changed since")
-    if text != track.task.source_digest():
-        raise UserError(f"{folder} is of other text: that of {track.name} has changed since")
