@@ -76,7 +76,6 @@ class Curve(Strict):
 
     Attributes:
         position: the mean position of each bin.
-        value: the mean score.
         count: how many positions the mean is over.
         stderr: of the mean; only where the task has its own measure of progress.
         axis: what `position` counts there.
@@ -139,10 +138,7 @@ class ArchitectureRecord(Strict):
     """The architecture of a result.
 
     Attributes:
-        name: its name on the board.
         source: the file or module of its class.
-        source_sha256: the digest of its source.
-        options: its options.
         parameters: how many numbers are trained.
         state_bytes: bytes of recurrent state for one sequence in float32. None where the state grows with L or is unknown.
         state_at: where `state_bytes` is None, the measured bytes after 128 and after 1,024 tokens. Empty where they are unknown.

@@ -42,27 +42,17 @@ class Comparison:
     """How differently M predictors predict.
 
     The distance of two runs is the mean over all pairs of their seeds. The distance of a run to itself is the mean over pairs
-    of its own seeds.
-
-    Attributes:
-        track: The track's name.
-        tokens: How many tokens of each instance are compared.
-        instances: How many instances are compared.
-        positions: How many scored positions are compared.
-        names: The M names.
-        seeds: The number of seeds of each predictor.
-        distance: (M, M), the total variation distances.
-        stderr: (M, M), their standard errors over instances, or over problems that they share.
+    of its own seeds. Their standard errors are over instances, or over problems that they share.
     """
 
     track: str
-    tokens: int
+    tokens: int  # of each instance
     instances: int
-    positions: int
+    positions: int  # that are scored
     names: Sequence[str]
-    seeds: Sequence[int]
-    distance: NDArray[np.float64]
-    stderr: NDArray[np.float64]
+    seeds: Sequence[int]  # the number of those of each predictor
+    distance: NDArray[np.float64]  # (M, M)
+    stderr: NDArray[np.float64]  # (M, M)
 
     def ordered(self, order: Sequence[int]) -> Comparison:
         """The same comparison with its predictors in another order."""

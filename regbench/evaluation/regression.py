@@ -44,40 +44,16 @@ UPDATE = "--regbench-update"
 
 
 class SeedMeasurement(Strict):
-    """One trained model.
-
-    Attributes:
-        seed: Its seed.
-        score: Its score.
-        training: The step, the training loss and the validation loss of each evaluation.
-        by_position: The score in each bin of positions.
-    """
+    """One trained model."""
 
     seed: int
     score: float
-    training: list[tuple[int, float, float]]
-    by_position: list[float]
+    training: list[tuple[int, float, float]]  # step, training loss and validation loss of each evaluation
+    by_position: list[float]  # the score in each bin
 
 
 class Measurement(Strict):
-    """The part of a run's outcome that later runs are compared with. A record file holds one measurement.
-
-    Attributes:
-        schema_version: The version of this schema.
-        track: The track's name.
-        track_digest: The digest of the track's definition.
-        test_fingerprint: The fingerprint of the test split.
-        architecture: The architecture's name.
-        source_sha256: The digest of its source.
-        settings: The settings that were asked for. None where a finished run was scored.
-        metric: The score that is compared.
-        seeds: The trained models.
-        position: The mean position of each bin of the curve.
-        position_count: The number of positions in each bin.
-        instances: (N,), the score summed over an instance's positions, averaged over seeds.
-        counts: (N,), the number of those positions.
-        environment: The machine and the packages.
-    """
+    """The part of a run's outcome that later runs are compared with. A record file holds one measurement."""
 
     schema_version: Literal[1] = 1
     track: str
@@ -85,13 +61,13 @@ class Measurement(Strict):
     test_fingerprint: str
     architecture: str
     source_sha256: str
-    settings: dict[str, Any] | None
+    settings: dict[str, Any] | None  # None where a finished run was scored
     metric: str
     seeds: list[SeedMeasurement] = pydantic.Field(min_length=1)
-    position: list[float]
+    position: list[float]  # the mean of each bin
     position_count: list[int]
-    instances: list[float]
-    counts: list[int]
+    instances: list[float]  # (N,), the score summed over an instance's positions, averaged over seeds
+    counts: list[int]  # (N,), the number of those positions
     environment: dict[str, str]
 
     @property
@@ -198,15 +174,7 @@ def check_record(
 
 @dataclass(frozen=True)
 class RegressionOutcome:
-    """A measurement beside its record.
-
-    Attributes:
-        expected: The record.
-        got: The measurement.
-        change: How they differ.
-        worst: How the worst seed differs from the recorded ones.
-        prior: What is expected of the seeds.
-    """
+    """A measurement beside its record, how they differ, and how the worst seed differs from the recorded ones."""
 
     expected: Measurement
     got: Measurement

@@ -21,8 +21,6 @@ class ResultRow:
     """One predictor in a table.
 
     Attributes:
-        name: how the table calls it.
-        scores: its scores by metric.
         normalized: 0 at the unigram model and 1 at the oracle, by the main score. None where the track lacks one of them.
         kind: "model" is what the run is about: its only seed, or the mean of several. "seed" is one of several seeds.
     """

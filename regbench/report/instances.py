@@ -34,13 +34,7 @@ MOST_ROWS = 48
 
 @dataclass(frozen=True)
 class Drawn:
-    """Test instances for the page.
-
-    Attributes:
-        strips: what `layout` gives, where the task knows its truth.
-        texts: what `layout` gives, where it does not.
-        why_not: why there is neither.
-    """
+    """Test instances for the page, as `layout` gives them: strips where the task knows its truth, else texts; or why neither."""
 
     strips: Mapping[str, Any] | None = None
     texts: Mapping[str, Any] | None = None

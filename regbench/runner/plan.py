@@ -28,12 +28,8 @@ class Plan:
     """A configuration with every name resolved, checked, and nothing trained yet.
 
     Attributes:
-        config: what was asked.
-        track: the track.
         name: of the architecture in tables.
-        subject: the architecture with its options, its device and the training options.
         parts: all that a trained model follows from; see `regbench.training.provenance`.
-        model: an untrained model.
         backend: the implementation of each op that runs in scoring.
         training_backend: the same in training; autocast may choose others.
         code: the state of the repository, as it was when this was planned.

@@ -19,7 +19,6 @@ class Suite(Strict):
     """The content of a suite's YAML file.
 
     Attributes:
-        name: The suite's name.
         tracks: Names of built-in tracks, or paths of YAML files of tracks as seen from the suite's folder. All are different.
     """
 

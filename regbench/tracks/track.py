@@ -34,11 +34,7 @@ FROZEN_FILE = _FOLDER / "statistics.json"
 
 
 class Budget(Strict):
-    """What a training may spend.
-
-    Attributes:
-        train_tokens: Tokens seen in training. Repeats count, padding does not.
-    """
+    """The tokens that a training may see. Repeats count, padding does not."""
 
     train_tokens: int = pydantic.Field(ge=1)
 
@@ -49,9 +45,6 @@ class Definition(Strict):
     Attributes:
         name: The track's name with its version, e.g. "pfa-small-v1".
         task: A registered task, or a path to a file as seen from the track's folder.
-        parameters: The task's parameters.
-        splits: Sizes and seed.
-        budget: What a training may spend.
         main_score: The score that ranks.
     """
 

@@ -22,11 +22,7 @@ _NPY_HEADER_BYTES = 4096
 
 
 class Folder:
-    """A folder of someone else's. Only its regular files are read: no links, and never more than a stated size.
-
-    Attributes:
-        path: The folder.
-    """
+    """A folder of someone else's. Only its regular files are read: no links, and never more than a stated size."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
