@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from regbench.report.palette import DASHES, line_look
-from regbench.report.pictures import STYLE, save_picture
+from regbench.report.pictures import drawing
 from regbench.sweeps.grid import Group, Point, bare, shown, shown_axes
 from regbench.sweeps.state import SweepFolder
 from regbench.sweeps.tables import Chosen, Spread, axes_of, write_csv
@@ -168,9 +166,8 @@ def _draw(path: Path, curves: Sequence[SweepCurve], rows: Sequence[Chosen]) -> N
         layout = _in_rows([own for of in panels.values() for own in of.values()], 2)
     else:
         layout = [across for of in panels.values() for across in _in_rows(list(of.values()), 3)]
-    with mpl.rc_context(STYLE):
-        width = max(map(len, layout))
-        figure = Figure(figsize=((7.2 if alone else 5.4) * width, 4.4 * len(layout)), layout="constrained")
+    width = max(map(len, layout))
+    with drawing(path, ((7.2 if alone else 5.4) * width, 4.4 * len(layout))) as figure:
         frames = figure.subplots(len(layout), width, squeeze=False, sharey="none" if alone else "row")
         for across, places in zip(layout, frames, strict=True):
             for own, frame in zip(across, places, strict=False):
@@ -178,7 +175,6 @@ def _draw(path: Path, curves: Sequence[SweepCurve], rows: Sequence[Chosen]) -> N
                 frame.set_title(_title(own[0], rows))
             for frame in places[len(across) :]:
                 frame.set_axis_off()
-        save_picture(figure, path, 130)
 
 
 def _in_rows(panels: list[list[SweepCurve]], most: int) -> list[list[list[SweepCurve]]]:
