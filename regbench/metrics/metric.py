@@ -216,79 +216,50 @@ _MSE = Metric(
     kind="vectors",
 )
 
-METRICS = Metrics(
-    {
-        metric.name: metric
-        for metric in (
-            _AREA,
-            _LEGAL,
-            _TOKEN,
-            replace(
-                _TOKEN,
-                name="last_two_accuracy",
-                label="accuracy, last two",
-                meaning="Token accuracy in the answers of the last two examples of each task (CGT Table 1).",
-            ),
-            replace(
-                _TOKEN,
-                name="final_accuracy",
-                label="accuracy, last value",
-                meaning="Token accuracy of the last value alone, the one after the query (ICLL Figure 3a).",
-            ),
-            replace(
-                _TOKEN,
-                name="label_accuracy",
-                label="accuracy, query",
-                meaning="Token accuracy of the label of the query alone (TinT section 5.1).",
-            ),
-            replace(
-                _TOKEN,
-                name="in_context_accuracy",
-                label="accuracy in context",
-                meaning="Token accuracy of the outputs of triggers that have occurred before (Bietti et al. 2023).",
-            ),
-            replace(
-                _TOKEN,
-                name="longer_accuracy",
-                label="accuracy, longer",
-                meaning="Token accuracy of states after more symbols than any stretch in training has.",
-            ),
-            *(
-                replace(
-                    _TOKEN,
-                    name=f"{group.lower().replace('-', '_')}_accuracy",
-                    label=f"accuracy, {group}",
-                    meaning=f"Token accuracy of states after more symbols than any stretch in training has, in {group}.",
-                )
-                for group in ("parity", "S3", "A4", "A5", "S5", "S5-swaps")
-            ),
-            _TVD,
-            replace(
-                _TVD,
-                name="global_tvd",
-                label="TVD, global",
-                meaning="TVD over what comes from the global transitions alone: how well training has taught them.",
-            ),
-            _NLL,
-            replace(
-                _NLL,
-                name="nll_behind_cut",
-                label="NLL after the switch (nats)",
-                meaning="NLL over what follows the first switch.",
-            ),
-            _MSE,
-            replace(
-                _MSE,
-                name="truth_mse",
-                label="MSE to truth",
-                meaning="Mean squared difference, over components, from the true mean.",
-                compute=lambda rows: _squared(rows, rows.truth),
-                needs=("predicted", "truth"),
-                over="truth_mse",
-            ),
-        )
-    }
+_LONGER = "of states after more symbols than any stretch in training has"
+_ACCURACIES = {
+    "last_two": ("accuracy, last two", "in the answers of the last two examples of each task (CGT Table 1)"),
+    "final": ("accuracy, last value", "of the last value alone, the one after the query (ICLL Figure 3a)"),
+    "label": ("accuracy, query", "of the label of the query alone (TinT section 5.1)"),
+    "in_context": ("accuracy in context", "of the outputs of triggers that have occurred before (Bietti et al. 2023)"),
+    "longer": ("accuracy, longer", _LONGER),
+    **{
+        group.lower().replace("-", "_"): (f"accuracy, {group}", f"{_LONGER}, in {group}")
+        for group in ("parity", "S3", "A4", "A5", "S5", "S5-swaps")
+    },
+}
+"""Token accuracies over groups of positions: their labels, and what they are over."""
+
+_GLOBAL = "TVD over what comes from the global transitions alone: how well training has taught them."
+_ALL = (
+    _AREA,
+    _LEGAL,
+    _TOKEN,
+    *(
+        replace(_TOKEN, name=f"{name}_accuracy", label=label, meaning=f"Token accuracy {over}.")
+        for name, (label, over) in _ACCURACIES.items()
+    ),
+    _TVD,
+    replace(_TVD, name="global_tvd", label="TVD, global", meaning=_GLOBAL),
+    _NLL,
+    replace(
+        _NLL,
+        name="nll_behind_cut",
+        label="NLL after the switch (nats)",
+        meaning="NLL over what follows the first switch.",
+    ),
+    _MSE,
+    replace(
+        _MSE,
+        name="truth_mse",
+        label="MSE to truth",
+        meaning="Mean squared difference, over components, from the true mean.",
+        compute=lambda rows: _squared(rows, rows.truth),
+        needs=("predicted", "truth"),
+        over="truth_mse",
+    ),
 )
+METRICS = Metrics({metric.name: metric for metric in _ALL})
 """Every metric, and every group score of the built-in tasks, in the order in which they are shown."""
 
 POSITION_METRICS = Metrics({name: metric for name, metric in METRICS.items() if metric.over == name})
