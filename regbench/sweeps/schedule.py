@@ -49,23 +49,18 @@ class Watcher(Protocol):
 
     def started(self, job: Job, counts: Counts) -> None:
         """A job has begun."""
-        ...
 
     def noted(self, job: Job, note: Note) -> None:
         """How far it is."""
-        ...
 
     def ended(self, job: Job, ended: Ended, counts: Counts) -> None:
         """How it ended."""
-        ...
 
     def chosen(self, group: Group, point: Point, loss: float) -> None:
         """What was chosen among the trials, and its validation loss in nats."""
-        ...
 
     def ticked(self, counts: Counts) -> None:
         """Some time has passed."""
-        ...
 
 
 def drive(

@@ -84,19 +84,15 @@ class Engine(Protocol):
 
     def free(self) -> int:
         """How many jobs could begin at once now."""
-        ...
 
     def submit(self, job: Job) -> None:
         """Begins a job."""
-        ...
 
     def wait(self, seconds: float) -> list[tuple[Job, Event]]:
         """What has happened since the last call; waits so long for something to happen."""
-        ...
 
     def close(self) -> None:
         """Ends all that still runs; what is half done can be resumed."""
-        ...
 
 
 class Telling(Reporter):

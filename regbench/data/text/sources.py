@@ -39,7 +39,6 @@ class Source(Protocol):
     @property
     def name(self) -> str:
         """What the source is, for people."""
-        ...
 
     def documents(self) -> Iterator[Document]: ...
 
