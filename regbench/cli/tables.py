@@ -7,7 +7,6 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.table import Table
 
 from regbench.metrics.metric import METRICS, Metrics
@@ -74,11 +73,9 @@ def sweep_table(track: str, rows: Sequence[Chosen]) -> Table:
 
 def failure_table(failures: Sequence[tuple[str, str]]) -> Table:
     """What failed, and why."""
-    table = Table(title="failed", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for head in ("what", "why"):
-        table.add_column(head, overflow="fold")
-    for failure in failures:
-        table.add_row(*failure)
+    table = narrow_table("failed", ("what", "why"), 2, failures)
+    for column in table.columns:
+        column.no_wrap, column.overflow = False, "fold"
     return table
 
 

@@ -54,17 +54,6 @@ class Comparison:
     distance: NDArray[np.float64]  # (M, M)
     stderr: NDArray[np.float64]  # (M, M)
 
-    def ordered(self, order: Sequence[int]) -> Comparison:
-        """The same comparison with its predictors in another order."""
-        rows = np.ix_(order, order)
-        return replace(
-            self,
-            names=[self.names[i] for i in order],
-            seeds=[self.seeds[i] for i in order],
-            distance=self.distance[rows],
-            stderr=self.stderr[rows],
-        )
-
     def write_csv(self, path: Path) -> None:
         """Writes a CSV file with a line for each pair of predictors, in both directions."""
         rows = [
@@ -97,11 +86,10 @@ def distances(
         raise NoDistances("entries of the leaderboard have no predictions; distances need two runs or baselines")
     seeds = [predictions_at_scored(source, track, found.test, early, announce) for _, source in chosen]
     distance, stderr = _distances(seeds, early)
-    positions, names = int(early.scored.sum()), [name for name, _ in chosen]
-    comparison = Comparison(
-        track.name, tokens, len(early), positions, names, [len(one) for one in seeds], distance, stderr
-    )
-    return comparison.ordered(similar_order(comparison.distance)) if order == "similar" else comparison
+    rows = similar_order(distance) if order == "similar" else list(range(len(chosen)))
+    names, counts, at = [chosen[i][0] for i in rows], [len(seeds[i]) for i in rows], np.ix_(rows, rows)
+    positions = int(early.scored.sum())
+    return Comparison(track.name, tokens, len(early), positions, names, counts, distance[at], stderr[at])
 
 
 def compared_part(found: Found, tokens: int) -> Instances:

@@ -222,7 +222,8 @@ class RegressionOutcome:
 
     def explain(self) -> str:
         """Tells the outcome in several lines: both scores, the noise, where the curves begin to differ, and what else changed."""
-        change = self.change
+        change, worst = self.change, self.worst
+        allowed = f"{-worst.allowed:+.4f} is allowed for the worst of {len(self.got.seeds)}"
         rows = [
             ("expected", _seeds(self.expected)),
             ("got", _seeds(self.got)),
@@ -233,16 +234,12 @@ class RegressionOutcome:
                 f"allowed are {change.allowed / change.noise if change.noise else 0:.2f} of them "
                 f"(level {change.level:g}, {change.freedom:.3g} degrees of freedom)",
             ),
-            *([("one seed", self._one_seed())] if self.worst.worse else []),
+            *([("one seed", f"{worst.change:+.4f} from the recorded mean; {allowed}")] if worst.worse else []),
             ("training", self.training()),
             ("positions", self.positions()),
             ("changed", ", ".join(self.changed()) or "nothing that the record knows of"),
         ]
         return "\n".join([self.headline(), *(f"  {name:10}{text}" for name, text in rows)])
-
-    def _one_seed(self) -> str:
-        worst, number = self.worst, len(self.got.seeds)
-        return f"{worst.change:+.4f} from the recorded mean; {-worst.allowed:+.4f} is allowed for the worst of {number}"
 
     def training(self) -> str:
         """Tells the first evaluation at which a loss is further from the record than seeds explain.
