@@ -12,8 +12,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from regbench.analysis.errors import FEATURES, Bin
-from regbench.report.palette import COLOURS, DARKER, MARKERS, line_look
-from regbench.report.pictures import drawing, white_lines
+from regbench.report.pictures import COLOURS, DARKER, MARKERS, drawing, line_look, white_lines
 from regbench.utils.arrays import FloatArray
 
 if TYPE_CHECKING:

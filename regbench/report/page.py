@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
+
+import jinja2
+from markupsafe import Markup
 
 from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.report.content import (
@@ -14,13 +20,14 @@ from regbench.report.content import (
     axis,
     baseline_series,
     human_bytes,
+    human_seconds,
+    human_state,
     label,
     main_loss,
     metric_words,
     points,
     score_rows,
 )
-from regbench.report.html import render_page
 from regbench.report.instances import Drawn, draw_instances
 from regbench.report.pictures import plot_scores_by_position, plot_training
 from regbench.results import Result
@@ -184,3 +191,41 @@ def _provenance(result: Result) -> dict[str, dict[str, str]]:
         heading: {k: v if isinstance(v, str) else json.dumps(v, allow_nan=False) for k, v in facts.items()}
         for heading, facts in tables.items()
     }
+
+
+_ENVIRONMENT = jinja2.Environment(
+    loader=jinja2.FunctionLoader(lambda name: _asset(name)),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.filters |= {"human_bytes": human_bytes, "human_seconds": human_seconds, "human_state": human_state}
+_ENVIRONMENT.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+
+
+def render_page(
+    template: str, *, data: Mapping[str, Any], styles: Sequence[str], scripts: Sequence[str], **values: Any
+) -> str:
+    """Renders a whole page. The same arguments give the same bytes.
+
+    Args:
+        template: a template that extends `report/templates/frame.html`, as a path in the package regbench.
+        data: what the scripts find, as JSON, in the element `data`.
+        styles: CSS files, as paths in the package regbench.
+        scripts: JavaScript files, as paths in the package regbench. They run in one scope, in this order.
+        values: what the template shows.
+    """
+    script = "\n" + "".join(map(_asset, scripts))
+    return _ENVIRONMENT.get_template(template).render(
+        values, data=data, style=Markup("".join(map(_asset, styles))), script=Markup(script), sha256=_sha256
+    )
+
+
+def _asset(path: str) -> str:
+    return resources.files("regbench").joinpath(path).read_text(encoding="utf-8")
+
+
+def _sha256(code: str) -> str:
+    """The digest of a script as a content security policy has it."""
+    return base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()

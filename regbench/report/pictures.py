@@ -19,9 +19,21 @@ from numpy.typing import NDArray
 
 from regbench.metrics.metric import Metric, Metrics
 from regbench.report.content import axis, label, main_loss, well_founded
-from regbench.report.palette import COLOURS, DARKER, DASHES
 from regbench.results import REACHED, Result
 from regbench.utils.files import atomic_write
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DASHES = ((0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)), (0, (4, 3)), (0, (2, 2)))
+"""Of dashed lines, as Matplotlib takes them. With the markers they tell lines apart in print without colour."""
+DARKER = ("#f7fbff", "#c6dbef", "#6baed6", "#2171b5", "#08306b")
+"""One hue from nearly white to dark, evenly by lightness."""
+
+
+def line_look(which: int) -> tuple[str, str]:
+    """The colour and the marker of a line, by its place among all. The first 49 differ."""
+    return COLOURS[which % len(COLOURS)], MARKERS[(which + which // len(COLOURS)) % len(MARKERS)]
+
 
 _MODEL_COLOUR = COLOURS[1]
 _BASELINE_STYLES = tuple(zip((COLOURS[0], *COLOURS[2:]), DASHES, strict=True))

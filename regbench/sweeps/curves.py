@@ -14,8 +14,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
-from regbench.report.palette import DASHES, line_look
-from regbench.report.pictures import drawing
+from regbench.report.pictures import DASHES, drawing, line_look
 from regbench.sweeps.grid import Group, Point, bare, shown, shown_axes
 from regbench.sweeps.state import SweepFolder
 from regbench.sweeps.tables import Chosen, Spread, axes_of, write_csv

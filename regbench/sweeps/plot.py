@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from regbench.report.content import human_bytes
-from regbench.report.palette import line_look
-from regbench.report.pictures import STYLE, save_picture
+from regbench.report.pictures import STYLE, line_look, save_picture
 from regbench.sweeps.file import Plot, names_in
 from regbench.sweeps.grid import Group, bare
 from regbench.sweeps.tables import FIGURES, SPREADS, axes_of

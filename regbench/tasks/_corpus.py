@@ -10,7 +10,6 @@ the fingerprint tells them apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -21,8 +20,7 @@ import pydantic
 from regbench.data.instances import Instances
 from regbench.data.text.bpe import N_BYTES
 from regbench.data.text.corpus import Corpus
-from regbench.data.text.hub import DEFAULT_LIMIT, PRESETS, HubDataset
-from regbench.data.text.sources import SUFFIXES, Files, Source, StandardLibrary
+from regbench.data.text.sources import DEFAULT_LIMIT, PRESETS, SUFFIXES, Files, HubDataset, Source, StandardLibrary
 from regbench.tasks import base
 from regbench.utils.arrays import IntArray
 from regbench.utils.errors import UserError
@@ -80,14 +78,9 @@ class SourceParameters(base.Parameters):
         return path if looks or (not known and there) else None
 
     @property
-    def expanded(self) -> Path:
-        """The source as a path, with the home folder in the place of `~`."""
-        return Path(self.source).expanduser()
-
-    @property
     def place(self) -> Path:
-        """This path, seen from the folder of a track of your own, else from the current folder."""
-        return self._folder / self.expanded
+        """The source as a path, seen from the folder of a track of your own, else from the current folder."""
+        return self._folder / Path(self.source).expanduser()
 
     @property
     def max_length(self) -> int:
@@ -110,22 +103,6 @@ class Parameters(SourceParameters):
         return self.length
 
 
-@dataclass(frozen=True)
-class _NamedFiles(Files):
-    """Files that are called as the track calls them. The name is in the digest of the text, and no folder of a machine.
-
-    Attributes:
-        written: The path in the track.
-    """
-
-    written: Path = Path()
-
-    @property
-    def name(self) -> str:
-        """The path in the track."""
-        return str(self.written)
-
-
 class CorpusTask(base.Task):
     """A task whose instances are cut from documents."""
 
@@ -145,9 +122,11 @@ class CorpusTask(base.Task):
         if p.source == "stdlib":
             return StandardLibrary()
         if p.path is not None:
-            return _NamedFiles(p.path, p.text_field, p.topic_field, Path(p.source))
+            return Files(p.path, p.text_field, p.topic_field, str(Path(p.source)))
         preset = PRESETS.get(p.source)
-        if preset is None and p.expanded.exists():  # here, but not beside the track; `datasets` would load it
+        if (
+            preset is None and Path(p.source).expanduser().exists()
+        ):  # here, but not beside the track; `datasets` would load it
             raise UserError(f"no such file or folder: {p.place}; a relative source is seen from the track's folder")
         name, config = (preset[0], p.config or preset[1]) if preset else (p.source, p.config)
         limit = p.max_documents or DEFAULT_LIMIT

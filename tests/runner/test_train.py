@@ -209,7 +209,7 @@ def test_an_interrupted_run_resumes_to_the_same_result(
         if where == "training":
             patch.setattr("regbench.training.trainer.Trainer._evaluate", stop)
         elif where == "scoring":
-            patch.setattr(runner.one_seed, "_score", stop)
+            patch.setattr(runner.train, "_score", stop)
         elif where == "second seed":
             original = runner.train.seed_record
             patch.setattr(
