@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
-from regbench.metrics.metric import NLL_FLOOR, Rows, TokenPrediction, computed
+from regbench.metrics.metric import Rows, TokenPrediction, computed, score_positions
 from regbench.metrics.scores import mean_over
 from regbench.results import ScoreRecord
 from regbench.tasks.base import TokenIO
@@ -168,13 +168,8 @@ def token_scores(predicted: TokenPrediction, at: Positions) -> dict[str, FloatAr
 
 def scores_of(predicted: FloatArray, at: StatePositions) -> dict[str, FloatArray]:
     """By score the value at each position: predictions (P, V) -> (P,)."""
-    best, every = predicted.argmax(-1), np.arange(len(predicted))
-    truth = at.allowed / at.allowed.sum(-1, keepdims=True)
-    return {
-        "tvd": 0.5 * np.abs(predicted - truth).sum(-1),
-        "legal_accuracy": at.allowed[every, best].astype(np.float64),
-        "nll": -np.log(np.maximum(predicted[every, at.tokens], NLL_FLOOR)),
-    }
+    found = score_positions(predicted, at.allowed / at.allowed.sum(-1, keepdims=True), at.tokens)
+    return {name: found[name] for name in SCORES}
 
 
 def illegal_kinds(predicted: FloatArray, at: StatePositions) -> dict[str, FloatArray]:

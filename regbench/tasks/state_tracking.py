@@ -33,6 +33,7 @@ token, so a state that is named is known from then on. The number of symbols sin
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -58,6 +59,16 @@ GROUPS = (*_CYCLIC, *_PERMUTATIONS)
 """The names of all groups."""
 
 
+def check_groups(names: Sequence[str]) -> None:
+    """Refuses groups that there are not, or one that is given twice."""
+    for name in names:
+        if name not in GROUPS:
+            known = f"; known: parity, z3 to z64, {', '.join(_PERMUTATIONS)}"
+            raise ValueError(f"unknown group '{name}'{nearest(name, GROUPS) if closest(name, GROUPS) else known}")
+    if len(set(names)) < len(names):
+        raise ValueError(f"a group is given twice: {', '.join(names)}")
+
+
 class StateTrackingParameters(task.Parameters):
     """The parameters of `state_tracking`. The defaults are those of the small track.
 
@@ -73,12 +84,7 @@ class StateTrackingParameters(task.Parameters):
 
     @pydantic.model_validator(mode="after")
     def _groups_exist_and_test_is_longer(self) -> Self:
-        for name in self.groups:
-            if name not in GROUPS:
-                known = f"; known: parity, z3 to z64, {', '.join(_PERMUTATIONS)}"
-                raise ValueError(f"unknown group '{name}'{nearest(name, GROUPS) if closest(name, GROUPS) else known}")
-        if len(set(self.groups)) < len(self.groups):
-            raise ValueError(f"a group is given twice: {', '.join(self.groups)}")
+        check_groups(self.groups)
         if self.test_length <= self.length:
             raise ValueError(
                 f"test_length ({self.test_length}) must be larger than length ({self.length}): the score counts longer runs"

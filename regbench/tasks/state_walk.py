@@ -25,10 +25,9 @@ from regbench.data.instances import Instances, smallest_integer_type
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
-from regbench.tasks.state_tracking import GROUPS, group_names, group_table
+from regbench.tasks.state_tracking import check_groups, group_names, group_table
 from regbench.utils import threads
 from regbench.utils.arrays import FloatArray, IntArray
-from regbench.utils.errors import nearest
 
 _STEPS = 24  # the stream's purpose
 
@@ -46,11 +45,7 @@ class StateWalkParameters(ReachParameters):
 
     @pydantic.model_validator(mode="after")
     def _groups_exist(self) -> Self:
-        for name in self.groups:
-            if name not in GROUPS:
-                raise ValueError(f"unknown group '{name}'{nearest(name, GROUPS)}")
-        if len(set(self.groups)) < len(self.groups):
-            raise ValueError(f"a group is given twice: {', '.join(self.groups)}")
+        check_groups(self.groups)
         if self.shares:
             raise ValueError("a walk has every size up to its length, so there are no shares")
         return self

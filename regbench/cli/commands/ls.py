@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import importlib.util
 import json
 import os
 import statistics
@@ -119,13 +118,9 @@ def _facts(names: Sequence[str]) -> dict[str, list[str]]:
 
 def _kept(kind: str, key: Sequence[str], make: Callable[[], Any]) -> Any:
     """What `make` gives, which is plain: from the cache if it was made by the same code. To make it takes seconds."""
-    digest = hashlib.sha256("\n".join([kind, *key]).encode())
-    for package in ("regbench", registry.ARCHITECTURE.package):
-        spec = importlib.util.find_spec(package)
-        for folder in spec.submodule_search_locations or () if spec else ():
-            for path in sorted(path for path in Path(folder).rglob("*") if path.suffix in (".py", ".yaml", ".csv")):
-                digest.update(path.read_bytes())
-    path = cache_root() / "listed" / f"{digest.hexdigest()}.json"
+    code = registry.code_digest(("regbench", registry.ARCHITECTURE.package), ".py", ".yaml", ".csv")
+    digest = hashlib.sha256("\n".join([kind, *key, code]).encode()).hexdigest()
+    path = cache_root() / "listed" / f"{digest}.json"
     with contextlib.suppress(OSError, ValueError):
         return json.loads(kept_text(path))
     made = make()
