@@ -25,7 +25,7 @@ from regbench.metrics.scores import score, score_records
 from regbench.models.build import build, resolve_options
 from regbench.results import read_result
 from regbench.runner.plan import plan_of
-from regbench.sweeps.seeds import run_seeds
+from regbench.sweeps.schedule import run_seeds
 from regbench.tracks import Track
 from regbench.training import trainer
 from regbench.training.checkpoint import load_tensors

@@ -17,9 +17,8 @@ from regbench.report.table import folded, narrow_table, print_fitting, short, sm
 
 if TYPE_CHECKING:
     from regbench.evaluation.baselines import Announce
-    from regbench.evaluation.comparison import Comparison
+    from regbench.evaluation.comparison import Comparison, ScoreRow
     from regbench.evaluation.find_predictors import Found
-    from regbench.evaluation.score_table import ScoreRow
 
 DESCRIPTION = (
     "Scores predictors on the test split: the difference of each from the first, on the same instances, and whether seeds and "
@@ -78,9 +77,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _compare(arguments: argparse.Namespace, announce: Announce, console: Console) -> int:
-    from regbench.evaluation.comparison import FIRST_TOKENS, NoDistances, distances
+    from regbench.evaluation.comparison import FIRST_TOKENS, NoDistances, distances, score_table
     from regbench.evaluation.find_predictors import KnownScores, find_predictors
-    from regbench.evaluation.score_table import score_table
     from regbench.leaderboard.standing import Entries, percent
     from regbench.leaderboard.store import without_evidence
     from regbench.metrics.reach import reach_words
