@@ -17,11 +17,6 @@ from regbench.utils.arrays import IntArray
 from regbench.utils.files import cache_root, keep_arrays, kept_arrays
 
 
-def smallest_integer_type(largest: int) -> np.dtype[Any]:
-    """The smallest unsigned integer type that holds 0 to `largest`."""
-    return np.min_scalar_type(largest)
-
-
 class Instance(TypedDict):
     """One sequence. A `DataLoader` of `Instances` puts such dictionaries into batches of the length L.
 

@@ -246,7 +246,10 @@ class RegressionOutcome:
 
         Evaluations are counted. Their steps differ a little between seeds, since the batches do.
         """
-        then, now = (_by_evaluation(measurement) for measurement in (self.expected, self.got))
+        # Of each evaluation that every seed has, the row of each seed.
+        then, now = (
+            list(zip(*(seed.training for seed in one.seeds), strict=False)) for one in (self.expected, self.got)
+        )
         number = min(len(then), len(now))
         if not number:
             return "nothing was trained"
@@ -337,8 +340,3 @@ def _environment(result: Result) -> dict[str, str]:
 def _seeds(measurement: Measurement) -> str:
     each = ", ".join(f"{seed.seed}: {seed.score:.4f}" for seed in measurement.seeds)
     return f"{measurement.sample.mean:.4f} (by seed {each})"
-
-
-def _by_evaluation(measurement: Measurement) -> list[list[tuple[int, float, float]]]:
-    """For each evaluation that every seed has, its row of the training curve for each seed."""
-    return [list(rows) for rows in zip(*(seed.training for seed in measurement.seeds), strict=False)]

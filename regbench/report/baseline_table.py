@@ -61,13 +61,11 @@ def read_page(page: Path) -> str:
 
 def markdown(table: Table) -> str:
     """Makes a Markdown table for each track, in the order in which they were measured."""
-    return "".join(f"\n### {name}\n\n{_track_markdown(track)}" for name, track in table.tracks.items()) + "\n"
-
-
-def _track_markdown(track: TrackTable) -> str:
-    scores, differences = score_cells(track), difference_cells(track)
-    heads, *rows = [[*s, *d[1:]] for s, d in zip(scores, differences, strict=True)]
-    return "".join(f"{line}\n" for line in markdown_table(heads, rows, len(heads)))
+    text = ""
+    for name, track in table.tracks.items():
+        heads, *rows = [[*s, *d[1:]] for s, d in zip(score_cells(track), difference_cells(track), strict=True)]
+        text += "\n".join(["", f"### {name}", "", *markdown_table(heads, rows, len(heads)), ""])
+    return f"{text}\n"
 
 
 def score_cells(track: TrackTable) -> list[list[str]]:

@@ -187,7 +187,7 @@ def draw_panel(
 
     `names` are of all curves of the picture and give each its colour; `lines` are the heights of baselines.
     """
-    values = _unique([value for curve in curves for value in curve.values])
+    values = list({shown(value): value for curve in curves for value in curve.values}.values())  # lists cannot be keys
     numbers = all(map(_is_number, values))
     places = {shown(v): (v if numbers else i) for i, v in enumerate(values)}
     for curve in curves:
@@ -214,8 +214,3 @@ def _title(curve: SweepCurve, rows: Sequence[Chosen]) -> str:
         return f"{where}: validation loss of the trials ↓"
     metric = next(row.point.track for row in rows if row.point.track_name == curve.track).metrics[curve.metric]
     return f"{where}: {metric.heading}"
-
-
-def _unique(values: Sequence[Any]) -> list[Any]:
-    """Each value once, by how it is shown: lists cannot be keys."""
-    return list({shown(value): value for value in values}.values())

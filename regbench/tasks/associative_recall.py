@@ -25,7 +25,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks.distinct import first_distinct
@@ -89,7 +89,7 @@ class AssociativeRecall(task.Task):
 
     def _distinct_maps(self, seed: int, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The first distinct maps of the stream, as the token of each key's value (count, K), and their places (count,)."""
-        p, kind = self.parameters, smallest_integer_type(self.io.separator)
+        p, kind = self.parameters, np.min_scalar_type(self.io.separator)
 
         def draw(start: int, n: int) -> NDArray[Any]:
             values = np.empty((n, p.n_keys), kind)

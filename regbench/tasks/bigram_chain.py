@@ -13,7 +13,6 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import smallest_integer_type
 from regbench.data.rng import below, stream, unit
 from regbench.tasks.distinct import first_distinct
 from regbench.utils import threads
@@ -69,7 +68,7 @@ def contexts(weights: FloatArray, k: int, seed: int, held_out: int, count: int) 
     sums = _symmetric_sums(weights, k)
 
     def draw(start: int, n: int) -> NDArray[Any]:
-        pairs = np.empty((n, 2, k), smallest_integer_type(len(weights)))
+        pairs = np.empty((n, 2, k), np.min_scalar_type(len(weights)))
         threads.share(_draw, n, seed, start, weights, sums, pairs)
         return pairs
 
@@ -128,7 +127,7 @@ def chains(
     Returns:
         (M, length) in the smallest unsigned integer type.
     """
-    tokens = np.empty((len(places), length), smallest_integer_type(rows.shape[1]))
+    tokens = np.empty((len(places), length), np.min_scalar_type(rows.shape[1]))
     cumulative = np.cumsum(rows, axis=1)  # each from the one before
     threads.share(_walk, len(tokens), seed, places, cumulative, triggers, outputs, tokens)
     return tokens

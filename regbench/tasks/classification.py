@@ -28,7 +28,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, choose, stream
 from regbench.tasks import _corpus
 from regbench.tasks import base as task
@@ -89,7 +89,7 @@ class Classification(_corpus.CorpusTask):
         topic = index.topic[chosen]
         starts, lengths = packed.starts[:-1][chosen], np.diff(packed.starts)[chosen]
         queries = 1 if split == "train" else p.n_queries
-        tokens = np.full((n, p.max_length), self.io.separator, smallest_integer_type(p.vocab_size - 1))
+        tokens = np.full((n, p.max_length), self.io.separator, np.min_scalar_type(p.vocab_size - 1))
         problem = np.arange(n, dtype=np.int32) // queries
         documents, labels = np.empty((n, 2), np.int32), np.empty((n, 2), np.int32)
         classes = np.empty((n, p.n_exemplars + 1), np.uint8)

@@ -20,7 +20,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
@@ -65,7 +65,7 @@ class Copying(DrawnReachTask):
 
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters
-        rows = np.zeros((n, 2, 2 * kind + 1), smallest_integer_type(self.io.vocab_size))
+        rows = np.zeros((n, 2, 2 * kind + 1), np.min_scalar_type(self.io.vocab_size))
         threads.share(_fill, n, seed, start, p.n_symbols, p.hidden, rows)
         return rows
 

@@ -22,7 +22,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
@@ -84,7 +84,7 @@ class ModularArithmetic(DrawnReachTask):
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters
         length = 6 * kind - 5 if p.brackets else 3 * kind - 1
-        rows = np.zeros((n, 2, length), smallest_integer_type(self.io.vocab_size))
+        rows = np.zeros((n, 2, length), np.min_scalar_type(self.io.vocab_size))
         threads.share(_fill_brackets if p.brackets else _fill_line, n, seed, start, kind, p.modulus, rows)
         return rows
 

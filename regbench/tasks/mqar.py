@@ -32,7 +32,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, choose, stream
 from regbench.tasks import base as task
 from regbench.tasks.distinct import first_distinct
@@ -108,7 +108,7 @@ class MQAR(task.Task):
         held_out = splits.test + splits.validation
 
         def draw(start: int, n: int) -> NDArray[Any]:
-            pairs = np.empty((n, 2 * p.n_pairs), smallest_integer_type(self.io.separator))
+            pairs = np.empty((n, 2 * p.n_pairs), np.min_scalar_type(self.io.separator))
             threads.share(_draw_pairs, n, splits.seed, start, p.n_keys, self.io.separator - p.n_keys, pairs)
             return pairs
 

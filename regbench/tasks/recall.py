@@ -32,7 +32,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, between, choose, stream
 from regbench.tasks import base as task
 from regbench.tasks.distinct import first_distinct
@@ -124,7 +124,7 @@ class Recall(task.Task):
         )
 
         def draw(start: int, n: int) -> NDArray[Any]:
-            rows = np.empty((n, 2, p.length), smallest_integer_type(self.io.separator))
+            rows = np.empty((n, 2, p.length), np.min_scalar_type(self.io.separator))
             threads.share(_sample, n, splits.seed, map_seed, start, sizes, p.one_map, rows)
             return rows
 

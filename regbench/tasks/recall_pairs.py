@@ -21,7 +21,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, choose, stream
 from regbench.tasks import base as task
 from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
@@ -71,7 +71,7 @@ class RecallPairs(DrawnReachTask):
 
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters
-        rows = np.zeros((n, 2, 2 * (kind + p.n_questions)), smallest_integer_type(self.io.vocab_size))
+        rows = np.zeros((n, 2, 2 * (kind + p.n_questions)), np.min_scalar_type(self.io.vocab_size))
         threads.share(_fill, n, seed, start, kind, p.n_keys, p.n_values, rows)
         return rows
 

@@ -34,7 +34,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks.distinct import first_distinct
@@ -98,7 +98,7 @@ class SelectiveCopying(task.Task):
         p, first = self.parameters, splits.first(split)
 
         def draw(start: int, n: int) -> NDArray[Any]:
-            tokens = np.empty((n, p.length), smallest_integer_type(self.io.separator))
+            tokens = np.empty((n, p.length), np.min_scalar_type(self.io.separator))
             threads.share(_sample, n, splits.seed, start, p.n_symbols, p.n_copied, p.places == "anywhere", tokens)
             return tokens
 

@@ -42,7 +42,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks.distinct import first_distinct
@@ -109,7 +109,7 @@ class StateTracking(task.Task):
 
     def __init__(self, parameters: StateTrackingParameters) -> None:
         super().__init__(parameters)
-        own = {_score_of(name): ("token_accuracy", name) for name in parameters.groups}
+        own = {f"{name.replace('-', '_')}_accuracy": ("token_accuracy", name) for name in parameters.groups}
         self.scores = ("longer_accuracy", *own, "token_accuracy", "nll")  # type: ignore[misc]
         self.group_scores = type(self).group_scores | own  # type: ignore[misc]
 
@@ -164,7 +164,7 @@ class StateTracking(task.Task):
         """(count, length): the first walks of a stream, of which the first `held_out` are distinct and not repeated later."""
 
         def draw(start: int, n: int) -> NDArray[Any]:
-            tokens = np.empty((n, length), smallest_integer_type(self.io.separator))
+            tokens = np.empty((n, length), np.min_scalar_type(self.io.separator))
             threads.share(_walk, n, seed, purpose, start, self._layout, self._tables, tokens)
             return tokens
 
@@ -209,19 +209,11 @@ class StateTracking(task.Task):
         }
 
 
-def _score_of(group: str) -> str:
-    """The name of a group's score: "s5-swaps" -> "s5_swaps_accuracy"."""
-    return f"{group.replace('-', '_')}_accuracy"
-
-
 def _permutations(name: str) -> list[tuple[int, ...]]:
     """The permutations that are a group's elements, in lexicographic order. The first is the identity."""
     every = list(itertools.permutations(range(_PERMUTATIONS[name])))
-    return [p for p in every if _inversions(p) % 2 == 0] if name.startswith("a") else every
-
-
-def _inversions(permutation: tuple[int, ...]) -> int:
-    return sum(a > b for a, b in itertools.combinations(permutation, 2))
+    even = (p for p in every if sum(a > b for a, b in itertools.combinations(p, 2)) % 2 == 0)  # inversions
+    return list(even) if name.startswith("a") else every
 
 
 def _elements(name: str) -> list[str]:

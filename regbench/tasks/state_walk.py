@@ -21,7 +21,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
@@ -88,7 +88,7 @@ class StateWalk(DrawnReachTask):
 
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p, (long, group) = self.parameters, divmod(kind, len(self._tables))
-        rows = np.zeros((n, 2, 2 * (p.tested if long else p.sizes)[-1]), smallest_integer_type(self.io.vocab_size))
+        rows = np.zeros((n, 2, 2 * (p.tested if long else p.sizes)[-1]), np.min_scalar_type(self.io.vocab_size))
         first, blank = int(self._first[group]), int(self._first[-1])
         threads.share(_fill, n, seed, (kind << 32) + start, self._tables[group], first, blank, rows)
         return rows

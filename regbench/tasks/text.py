@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import _corpus
 from regbench.tasks import base as task
@@ -43,7 +43,7 @@ class Text(_corpus.CorpusTask):
         p, n, index, packed = self.parameters, splits.size(split), self.corpus.index, self.corpus.packed
         chosen = self.documents_of(split, p.length, 1 if split == "train" else 2)
         starts, lengths = packed.starts[:-1][chosen], np.diff(packed.starts)[chosen]
-        tokens, documents = np.empty((n, p.length), smallest_integer_type(p.vocab_size - 1)), np.empty(n, np.int32)
+        tokens, documents = np.empty((n, p.length), np.min_scalar_type(p.vocab_size - 1)), np.empty(n, np.int32)
         threads.share(_sample, n, splits.seed, splits.first(split), packed.tokens, starts, lengths, documents, tokens)
         truth = {"topic": index.topic[chosen][documents], "document": chosen[documents].astype(np.int32)}
         return Instances.unpadded(tokens, np.ones(tokens.shape, np.bool_), f"text/{self.version}", truth)

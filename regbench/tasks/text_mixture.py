@@ -28,7 +28,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, between, stream
 from regbench.tasks import _corpus
 from regbench.tasks import base as task
@@ -104,7 +104,7 @@ class TextMixture(_corpus.CorpusTask):
         chosen = self.documents_of(split, max(end[1] - start[0] for start, end in itertools.pairwise(edges)), 2)
         topic = index.topic[chosen]
         starts, lengths = packed.starts[:-1][chosen], np.diff(packed.starts)[chosen]
-        tokens = np.empty((n, p.length), smallest_integer_type(p.vocab_size - 1))
+        tokens = np.empty((n, p.length), np.min_scalar_type(p.vocab_size - 1))
         documents, cuts = np.empty((n, p.excerpts), np.int32), np.empty((n, p.excerpts - 1), np.int32)
         text = (packed.tokens, starts, lengths, *_corpus.refused_beside(topic))
         made = (documents, cuts, tokens)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from regbench.data import instances as data
-from regbench.data.instances import Instances, cached, length_bucketed_batches, smallest_integer_type
+from regbench.data.instances import Instances, cached, length_bucketed_batches
 
 
 def make(n: int = 5, length: int = 7, seed: int = 0) -> Instances:
@@ -56,11 +56,6 @@ def test_slicing_cuts_to_the_longest() -> None:
     assert part.tokens.shape == (2, longest)
     np.testing.assert_array_equal(part.truth["a"], [3, 1])
     np.testing.assert_array_equal(part.truth_at["b"], base.tokens[rows, :longest] * 2)
-
-
-@pytest.mark.parametrize(("largest", "name"), [(8, "uint8"), (255, "uint8"), (256, "uint16"), (70_000, "uint32")])
-def test_smallest_integer_type(largest: int, name: str) -> None:
-    assert smallest_integer_type(largest) == name
 
 
 def test_batches_hold_every_row_once_and_little_padding() -> None:

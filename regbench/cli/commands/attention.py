@@ -82,7 +82,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     )
     if found.coefficients:
         console.print("the rows are signed or unnormalised coefficients: shares are of their absolute values")
-    _print_per_key(found, console)
+    for head in found.heads:
+        if head.kind.startswith("match") and head.per_key:  # beside the keys that they do not match
+            each = ", ".join(f"{name} {share.value:.1f}" for name, share in head.per_key.items())
+            print_line(f"{head.name}: attention per key, uniform = 1: {each}", console)
     record = {
         "architecture": trained.architecture,
         "track": trained.track.name,
@@ -133,14 +136,6 @@ def _table(trained: Trained, found: Attention, split: str) -> Table:
 def _share(value: float) -> str:
     """A share with two decimals and a space before it: " .62"."""
     return f"  {value:.2f}".replace(" 0.", " .")
-
-
-def _print_per_key(found: Attention, console: Console) -> None:
-    """Prints the attention per key of the heads that match, beside the keys that they do not match."""
-    for head in found.heads:
-        if head.kind.startswith("match") and head.per_key:
-            each = ", ".join(f"{name} {record.value:.1f}" for name, record in head.per_key.items())
-            print_line(f"{head.name}: attention per key, uniform = 1: {each}", console)
 
 
 def _ablation_table(effect: Ablation, wanted: str) -> Table:
