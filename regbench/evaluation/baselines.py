@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -221,9 +222,8 @@ def with_chance(records: Mapping[str, BaselineRecord], track: Track, instances: 
 def _record(baseline: Baseline, track: Track, instances: Instances, announce: Callable[[str], None]) -> BaselineRecord:
     """A baseline's scores, from the cache or computed now."""
     path = cache_root() / "baselines" / f"{baseline_key(baseline, track, instances)}-{SCORING_VERSION}.json"
-    found = _kept_record(path)
-    if found is not None:
-        return found
+    with contextlib.suppress(OSError, ValueError):  # missing, damaged, or another one
+        return BaselineRecord.model_validate_json(kept_text(path))
     what = f"scoring the baseline {baseline.name}"
     announce(what)
     made = predict_baseline(baseline, track, instances, now_and_then(what, announce))
@@ -237,11 +237,3 @@ def _record(baseline: Baseline, track: Track, instances: Instances, announce: Ca
     )
     keep_text(path, record.model_dump_json())
     return record
-
-
-def _kept_record(path: Path) -> BaselineRecord | None:
-    """The record in a file. None if it is missing, damaged or another one."""
-    try:
-        return BaselineRecord.model_validate_json(kept_text(path))
-    except (OSError, ValueError):
-        return None

@@ -119,7 +119,11 @@ class SweepFolder:
     def _is_trained(self, digest: str) -> bool:
         """Whether a cell counts as a trial: it was trained, or lost."""
         folder = self.path / "cells" / digest
-        return any((folder / name).exists() for name in (TRAINED_FILE, "scores.json")) or _is_refused(folder)
+        try:
+            refused = bool(json.loads((folder / "failed.json").read_text(encoding="utf-8"))["refused"])
+        except (OSError, ValueError, KeyError, TypeError):
+            refused = False
+        return refused or any((folder / name).exists() for name in (TRAINED_FILE, "scores.json"))
 
     def cell(self, cell: Cell) -> Path:
         return self.path / "cells" / cell.digest
@@ -189,14 +193,6 @@ def _asked(group: Group) -> dict[str, Any]:
         "trials": sorted(cell.digest for cell in group.trials),
         "cells": sorted(Cell(point, SELECTION_SEED).digest for point in group.points),
     }
-
-
-def _is_refused(folder: Path) -> bool:
-    """Whether a cell's configuration could not be trained."""
-    try:
-        return bool(json.loads((folder / "failed.json").read_text(encoding="utf-8"))["refused"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def _link(source: Path, target: Path) -> None:
