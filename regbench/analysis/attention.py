@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -79,16 +79,14 @@ class Attention:
             elif part in (*KINDS, *FAMILIES, "mixed"):
                 of_kind = [head for head in self.heads if head.kind in kinds]
                 if not of_kind:
-                    raise UserError(f"no head is of the kind '{part}'; there are: {self._kinds()}")
+                    there = ", ".join(dict.fromkeys(head.kind for head in self.heads))
+                    raise UserError(f"no head is of the kind '{part}'; there are: {there}")
                 found += of_kind
             elif part[:1].isalpha() and "." not in part:
                 raise UserError(f"unknown kind '{part}'{nearest(part, (*KINDS, *FAMILIES, 'mixed'))}")
             else:
                 raise UserError(f"unknown head '{part}'; heads are {names[0]} to {names[-1]}")
         return [head for head in self.heads if head in found]
-
-    def _kinds(self) -> str:
-        return ", ".join(dict.fromkeys(head.kind for head in self.heads))
 
     def to_dict(self) -> dict[str, Any]:
         """As `attention.json` holds it."""
@@ -147,8 +145,9 @@ def measure(trained: Trained, instances: Instances) -> Attention:
     layers = attention_layers(trained.model, trained.architecture)
     first = first_position(instances)
     sums, queries, names = _Sums(), 0, []
-    for rows in _batches(instances, trained.model):
-        part = instances[rows]
+    step = _rows(instances, trained.model)
+    for start in range(0, len(instances), step):
+        part = instances[start : start + step]
         tokens = token_tensor(part.tokens)
         sets = key_sets(shift_in(tokens, io.separator), io.separator, hidden_states_of(part))
         asked = torch.from_numpy(part.scored.copy())
@@ -236,11 +235,6 @@ def _rows(instances: Instances, model: Model) -> int:
     length = instances.tokens.shape[1]
     heads = max(1, int(getattr(model.options, "n_heads", 1)) + len(getattr(model.options, "extra_ngram_heads", ())))
     return max(1, BATCH_BYTES // (4 * length * length * (2 * heads + 2 * (len(KINDS) + len(CONTRASTS)))))
-
-
-def _batches(instances: Instances, model: Model) -> Iterable[slice]:
-    step = _rows(instances, model)
-    return (slice(start, start + step) for start in range(0, len(instances), step))
 
 
 def _plain(records: dict[str, ScoreRecord]) -> dict[str, dict[str, float]]:

@@ -64,7 +64,7 @@ def sweep_table(track: str, rows: Sequence[Chosen]) -> Table:
         cells = [
             row.point.name,
             shown_axes(row.point.axes).replace(" ", "\n") or "—",
-            str(row.trials),
+            str(row.result.selection.trials),
             f"{row.validation.median:.4f}",
             f"{score.median:.3f} ({short(score.low)}–{short(score.high)})",
         ]

@@ -294,19 +294,10 @@ def _known(one: ComparedPredictor, found: Found, announce: Announce) -> KnownSco
     if isinstance(one.source, Baseline):
         made = predict_baseline(one.source, found.track, found.test, partial(announce, one.name))
         return known_scores(one.name, [score_stored(found.track, found.test, made.stored)], found.track, trained=False)
-    result = one.source.result
-    return known_scores(
-        one.name, _of_run(one.source, found), found.track, trained=result.evaluation is None, result=result
-    )
-
-
-def _of_run(run: Run, found: Found) -> list[Scores]:
-    task, scored = found.track.task, []
-    for seed in run.result.seeds:
-        predictions = read_scored(run.folder, seed, task, found.test)
-        scored.append(score(task, found.test, predictions.batches(at=found.test.scored)))
-        del predictions  # before the next is read: of a large track two would fill the memory
-    return scored
+    folder, result, task, test = one.source.folder, one.source.result, found.track.task, found.test
+    # No name holds the predictions of a seed when the next are read: of a large track two would fill the memory.
+    scores = [score(task, test, read_scored(folder, s, task, test).batches(at=test.scored)) for s in result.seeds]
+    return known_scores(one.name, scores, found.track, trained=result.evaluation is None, result=result)
 
 
 def known_scores(

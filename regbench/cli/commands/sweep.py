@@ -101,12 +101,10 @@ def _print(sweep: Sweep, swept: Swept, console: Console) -> None:
         print_line(f"next, as an entry needs: write seeds: {list(seeds)} in {sweep.path} and sweep again", console)
         return
     for row in candidates:
-        submit, tried = (
-            f"next: regbench submit {shlex.quote(str(row.folder))}",
-            SweepFolder(swept.folder).tried(row.point),
-        )
-        if tried > row.trials:
-            own = f"{row.trials} trial{'s' * (row.trials > 1)}"
+        submit = f"next: regbench submit {shlex.quote(str(row.folder))}"
+        tried, trials = SweepFolder(swept.folder).tried(row.point), row.result.selection.trials
+        if tried > trials:
+            own = f"{trials} trial{'s' * (trials > 1)}"
             submit += (
                 f"; it states {own}, and all groups of {row.point.name} had {tried}: submit the best of every group, or train "
                 f"this configuration again with --trials {tried}"
