@@ -110,15 +110,16 @@ def suite_table(done: Sequence[tuple[Path, Result]]) -> Table:
         column.justify = "left"
     for folder, result in done:
         main, shares = result.track.main_score, result.normalized
-        metrics = metrics_of_run(result, folder)
-        mine = result.score(main)
+        metrics, mine = metrics_of_run(result, folder), result.score(main)
+        # Of those that do not know the truth.
+        known = {name: one.scores[main].value for name, one in result.baselines.items() if one.anchor != "end"}
         table.add_row(
             fill(result.track.name, 17),  # at hyphens: whole names do not fit 80 columns
             metrics[main].heading,
             f"{mine.value:.3f} ±{mine.stderr:.3f}",
             f"{100 * statistics.fmean(shares):.0f}" if shares else "—",
             folded(best_entry(result, metrics)),
-            folded(best_baseline(result, metrics)),
+            folded(_best(known, metrics, main)),
         )
     return table
 
@@ -133,13 +134,6 @@ def best_entry(result: Result, metrics: Metrics) -> str:
     main = result.track.main_score
     means = {entry.name: entry.result.score(main).value for entry in whole_entries(result.track)}
     return _best(means, metrics, main)
-
-
-def best_baseline(result: Result, metrics: Metrics) -> str:
-    """The name and main score of the best baseline that does not know the truth; a dash where there is none."""
-    main = result.track.main_score
-    found = {name: record.scores[main].value for name, record in result.baselines.items() if record.anchor != "end"}
-    return _best(found, metrics, main)
 
 
 def _best(values: Mapping[str, float], metrics: Metrics, main: str) -> str:

@@ -56,7 +56,7 @@ def default_baselines(track: Track, instances: Instances) -> list[Baseline]:
     built_on = {None, *(base.__module__.rpartition(".")[2] for base in type(track.task).__mro__)}
     names = [name for name, entry in registry.entries(registry.BASELINE).items() if entry.only_task in built_on]
     found = [baseline for name in names for baseline in defaults_of(name, track, instances)]
-    if track.task.has_bottleneck:
+    if track.task.io.bottleneck is not None:
         found = [baseline for baseline in found if baseline.anchor is not None]
     anchors = [str(b.anchor) for b in found if b.anchor is not None]
     for what, names in (("called", [b.name for b in found]), ("the anchor", anchors)):

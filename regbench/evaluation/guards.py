@@ -43,7 +43,7 @@ LEAST_GAIN = 0.1
 def require_bottleneck(predictor: Any, track: Track) -> None:
     """Refuses a predictor that would read the whole prompt on a track that asks what one vector holds."""
     model = getattr(predictor, "model", predictor)  # of what `regbench.load` gives
-    if track.task.has_bottleneck and getattr(getattr(model, "io", None), "bottleneck", None) is None:
+    if track.task.io.bottleneck is not None and getattr(getattr(model, "io", None), "bottleneck", None) is None:
         raise UserError(
             f"{track.name} asks what one vector of a model holds, and this predictor reads the whole prompt: train an "
             "architecture on it, with regbench run --arch"

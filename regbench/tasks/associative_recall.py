@@ -70,22 +70,18 @@ class AssociativeRecall(task.Task):
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
         """The instances of one split. No two instances of any splits have the same map from keys to values."""
-        first = splits.first(split)
-        self._check_enough_maps(splits.total)
+        p, first = self.parameters, splits.first(split)
+        if p.n_values**p.n_keys < splits.total:
+            raise UserError(
+                f"{p.n_keys} keys with {p.n_values} values have {p.n_values**p.n_keys:,} maps, "
+                f"and each of the {splits.total:,} instances needs its own: take more keys or values"
+            )
         values, places = self._distinct_maps(splits.seed, first + splits.size(split))
         values, places = values[first:], places[first:]
         tokens = np.empty((len(values), self.io.max_length), values.dtype)
         threads.share(_sample, len(values), splits.seed, places, values, self.io.separator - 1, tokens)
         scored = self._distances(tokens) >= 0
         return Instances.unpadded(tokens, scored, f"associative_recall/{self.version}", {"values": values})
-
-    def _check_enough_maps(self, count: int) -> None:
-        p = self.parameters
-        if p.n_values**p.n_keys < count:
-            raise UserError(
-                f"{p.n_keys} keys with {p.n_values} values have {p.n_values**p.n_keys:,} maps, "
-                f"and each of the {count:,} instances needs its own: take more keys or values"
-            )
 
     def _distinct_maps(self, seed: int, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The first distinct maps of the stream, as the token of each key's value (count, K), and their places (count,)."""

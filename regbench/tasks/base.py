@@ -174,11 +174,6 @@ class Task(ABC):
         return self.group_scores.get(score, (score, None))
 
     @property
-    def has_bottleneck(self) -> bool:
-        """Whether a model is asked what one vector holds; see `TokenIO.bottleneck`."""
-        return self.io.bottleneck is not None
-
-    @property
     def topic_names(self) -> tuple[str, ...]:
         """The names of the topics that `truth["topic"]` numbers. Empty if the task has no topics."""
         return ()
