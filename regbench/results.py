@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 RESULT_BYTES = 16 << 20
 """The most bytes of a result that is read."""
 
-MOST_POINTS = 40_000
-"""The most validations of all seeds of a run. Each takes 170 bytes of the result, and about 40 more for each term of the loss."""
-
 
 def _named_with_version(name: str) -> str:
     if len(name) > 64 or not re.fullmatch("[a-z0-9-]+-v[0-9]+", name):
@@ -53,9 +50,7 @@ class ScoreRecord(Strict):
     def of(cls, sums: FloatArray, counts: NDArray[np.int64]) -> Self:
         """Computes a ratio of sums to counts, with its standard error.
 
-        Args:
-            sums: (N,), the sum over each instance's positions.
-            counts: (N,), the number of those positions.
+        `sums` and `counts` (N,) are over each instance's positions.
         """
         value = float(sums.sum() / counts.sum())
         n = len(counts)
@@ -81,7 +76,6 @@ class Curve(Strict):
 
     Attributes:
         position: the mean position of each bin.
-        value: the mean score.
         count: how many positions the mean is over.
         stderr: of the mean; only where the task has its own measure of progress.
         axis: what `position` counts there.
@@ -144,10 +138,7 @@ class ArchitectureRecord(Strict):
     """The architecture of a result.
 
     Attributes:
-        name: its name on the board.
         source: the file or module of its class.
-        source_sha256: the digest of its source.
-        options: its options.
         parameters: how many numbers are trained.
         state_bytes: bytes of recurrent state for one sequence in float32. None where the state grows with L or is unknown.
         state_at: where `state_bytes` is None, the measured bytes after 128 and after 1,024 tokens. Empty where they are unknown.
@@ -392,11 +383,7 @@ class Result(Strict):
 
 
 def require_finished(folder: Path) -> None:
-    """Checks that a folder holds a result.
-
-    Raises:
-        UserError: It is no folder, it holds no run, or a run that is not finished.
-    """
+    """Checks that a folder holds a result."""
     if not folder.is_dir():
         raise UserError(f"no such folder: {folder}{runs_in(folder)}")
     if (folder / "result.json").exists():

@@ -110,7 +110,6 @@ class TestLoading:
     def test_the_flags_are_in_the_help(self, pytester: pytest.Pytester) -> None:
         text = run(pytester, "--help").stdout.str()
         assert "--regbench-update" in text
-        assert "--regbench-tracks=T,T" in text
         assert "regbench_score" in run(pytester, "--fixtures").stdout.str()
 
 
@@ -342,48 +341,6 @@ class TestSeeds:
         write("lstm", seeds=(0,), settings=QUICK)
         said = "regbench: one seed says nothing of the spread over seeds: record two or more, better three"
         assert failure(run(pytester, "--regbench-update")).startswith(said)
-
-
-@pytest.mark.usefixtures("no_training")
-class TestTracks:
-    def test_tests_on_other_tracks_are_skipped(
-        self, pytester: pytest.Pytester, write: Callable[..., None], good: Path
-    ) -> None:
-        write(folder=good)
-        run(pytester, "--regbench-update").assert_outcomes(passed=1)
-        run(pytester, "--regbench-tracks", "pfa-v1, tiny-v1").assert_outcomes(passed=1)
-        result = run(pytester, "--regbench-tracks", "pfa-v1,pfa-small-v1", "-rs")
-        result.assert_outcomes(skipped=1)
-        result.stdout.fnmatch_lines(["SKIPPED*on the track tiny-v1; --regbench-tracks chose pfa-small-v1, pfa-v1"])
-
-    def test_a_name_that_no_test_asks_for_is_said(self, pytester: pytest.Pytester) -> None:
-        """A misspelt name skips every test, and must not look like success."""
-        pytester.makepyfile(test_guard=TEST.format(arguments="'lstm'"))
-        result = run(pytester, "--regbench-tracks", "pfa-smal-v1")
-        result.assert_outcomes(skipped=1)
-        result.stdout.fnmatch_lines(["no test asked for the track pfa-smal-v1; tests ask for: pfa-small-v1"])
-
-    def test_a_fixture_of_a_test_asks_for_its_track_too(self, pytester: pytest.Pytester) -> None:
-        """It asks before the call of the test, and is skipped or fails there."""
-        fixture = "import pytest\n@pytest.fixture\ndef scored(regbench_score):\n    return regbench_score('lstm')\n"
-        pytester.makepyfile(test_guard=f"{fixture}def test_it(scored):\n    pass\n")
-        result = run(pytester, "--regbench-tracks", "pfa-v1")
-        result.assert_outcomes(skipped=1)
-        result.stdout.fnmatch_lines(["no test asked for the track pfa-v1; tests ask for: pfa-small-v1"])
-
-    @pytest.mark.ci
-    def test_what_other_processes_say_is_said(self, pytester: pytest.Pytester) -> None:
-        """Under pytest-xdist the tests run elsewhere, and the summary is written here."""
-        pytester.makepyfile(test_guard=TEST.format(arguments="'lstm'"))
-        result = run(pytester, "--regbench-tracks", "pfa-v1", "-n", "1")
-        result.assert_outcomes(skipped=1)
-        result.stdout.fnmatch_lines(["no test asked for the track pfa-v1; tests ask for: pfa-small-v1"])
-
-    def test_no_name_at_all(self, pytester: pytest.Pytester) -> None:
-        pytester.makepyfile("def test_nothing(): pass")
-        result = run(pytester, "--regbench-tracks", " , ")
-        assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines(["*--regbench-tracks takes names of tracks, as in pfa-small-v1,pfa-v1"])
 
 
 @pytest.mark.usefixtures("no_training")

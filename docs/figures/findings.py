@@ -15,8 +15,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from regbench.report.palette import COLOURS
-from regbench.report.pictures import STYLE
+from regbench.report.pictures import COLOURS, STYLE
 
 FOLDER = Path(__file__).resolve().parent
 FINDINGS: dict[str, Any] = runpy.run_path(str(FOLDER.parent / "findings.py"))

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from papers.cgt.linear_probe import LinearProbe
 from regbench.metrics.metric import METRICS
 from regbench.report.content import label
-from regbench.report.palette import COLOURS
-from regbench.report.pictures import save_picture
+from regbench.report.pictures import COLOURS, save_picture
 from regbench.utils.arrays import FloatArray
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from rich.table import Table
 
 from papers.cgt.linear_probe import FOLDS, SEGMENTS_A_COMPONENT
 from papers.cgt.table import DYNAMIC, FROZEN, LINEAR_PROBE, VARIATION, Mean, Row, RunTable
-from regbench.analysis.tables import markdown_table, narrow, narrow_table
 from regbench.metrics.metric import METRICS
 from regbench.report.content import label
+from regbench.report.table import markdown_table, narrow, narrow_table
 
 NONE = "—"
 CUT = "cut after"

@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from papers.memory.study import Panel, Study
-from regbench.report.palette import COLOURS, DASHES, MARKERS
-from regbench.report.pictures import STYLE, save_picture
+from regbench.report.pictures import COLOURS, DASHES, MARKERS, STYLE, save_picture
 
 _GUIDES: tuple[Any, ...] = ((0, (1, 2)), (0, (4, 4)), "-")
 

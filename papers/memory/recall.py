@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from regbench.config import read_run
-from regbench.report.palette import COLOURS, DASHES
+from regbench.report.pictures import COLOURS, DASHES
 from regbench.training.progress import MEASURED
 from regbench.utils.errors import UserError, nearest
 from regbench.utils.files import write_rows

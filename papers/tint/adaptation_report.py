@@ -8,9 +8,9 @@ from pathlib import Path
 
 from papers.tint.adaptation import Outcome, Row
 from papers.tint.report import LINES, Report, diverging, picture
-from regbench.analysis.tables import signed
 from regbench.metrics.metric import METRICS
 from regbench.report.content import label
+from regbench.report.table import signed
 
 SHORT = {"nll": "NLL", "tvd": "TVD"}
 """The metrics that stand beside a reference."""

@@ -17,11 +17,11 @@ from rich.table import Table
 from architectures.tint import explicit
 from papers.tint.adaptation import BATCH, Place
 from papers.tint.gradient_steps import refusal_of
-from regbench.analysis.tables import narrow_table, plain
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
 from regbench.metrics.scores import mean_over
 from regbench.models.model import token_tensor
+from regbench.report.table import narrow_table, plain
 from regbench.results import ScoreRecord
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError

@@ -9,8 +9,8 @@ from pathlib import Path
 from papers.tint.adaptation import Outcome
 from papers.tint.distillation import Distillation
 from papers.tint.report import LINES, Report, picture
-from regbench.analysis.tables import signed
 from regbench.metrics.metric import METRICS
+from regbench.report.table import signed
 
 
 def report(found: Sequence[Distillation], track: str, split: str, limit: int, queries: int) -> Report:

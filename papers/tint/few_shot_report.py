@@ -8,7 +8,7 @@ from pathlib import Path
 
 from papers.tint.few_shot import CALIBRATED, MEDIAN, PLAIN, FewShotRow
 from papers.tint.report import LINES, Report, diverging, picture
-from regbench.analysis.tables import plain, signed
+from regbench.report.table import plain, signed
 
 HEADINGS = {PLAIN: "accuracy ↑", CALIBRATED: "calibrated ↑", MEDIAN: "at-the-median ↑"}
 

@@ -13,10 +13,9 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from regbench.analysis.tables import markdown_table, narrow, narrow_table
 from regbench.cli.lines import print_line
-from regbench.report.palette import COLOURS
-from regbench.report.pictures import STYLE, save_picture
+from regbench.report.pictures import COLOURS, STYLE, save_picture
+from regbench.report.table import markdown_table, narrow, narrow_table
 from regbench.utils.files import atomic_write, explain_full_disk, write_rows
 
 _LOOKS = {"full": (COLOURS[0], "o", "-"), "values": (COLOURS[4], "s", "--"), "tint": (COLOURS[2], "^", ":")}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,17 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regbench.analysis.attention_weights import attention_layers, read_attention, without_heads
 from regbench.analysis.key_sets import CONTRASTS, FAMILIES, KINDS, first_position, hidden_states_of, key_sets, kind_of
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
 from regbench.metrics.scores import by_problem, score
+from regbench.models.backbone import Backbone
 from regbench.models.model import Model, ModelPredictor, shift_in, token_tensor
 from regbench.models.predictor import predict_in_batches
 from regbench.results import ScoreRecord
 from regbench.tasks.base import TokenIO
 from regbench.utils.arrays import FloatArray
-from regbench.utils.errors import UserError, nearest
+from regbench.utils.errors import UserError, blaming, nearest
 
 SHARP = ("match-2", *CONTRASTS)
 """The sets whose attention per key is compared: whether it is the 2-gram that a head matches, the 1-gram, or the state."""
@@ -68,11 +69,7 @@ class Attention:
     def chosen(self, wanted: str) -> list[Head]:
         """The heads that `--ablate` names.
 
-        Args:
-            wanted: LAYER.HEAD, a kind, or "match" and "previous" for several kinds; or some of these with commas between them.
-
-        Raises:
-            UserError: There is no such head or kind, or no head of that kind.
+        They are LAYER.HEAD, a kind, or "match" and "previous" for several kinds; several with commas between them.
         """
         names, found = [head.name for head in self.heads], []
         for part in (part.strip() for part in wanted.split(",")):
@@ -82,16 +79,14 @@ class Attention:
             elif part in (*KINDS, *FAMILIES, "mixed"):
                 of_kind = [head for head in self.heads if head.kind in kinds]
                 if not of_kind:
-                    raise UserError(f"no head is of the kind '{part}'; there are: {self._kinds()}")
+                    there = ", ".join(dict.fromkeys(head.kind for head in self.heads))
+                    raise UserError(f"no head is of the kind '{part}'; there are: {there}")
                 found += of_kind
             elif part[:1].isalpha() and "." not in part:
                 raise UserError(f"unknown kind '{part}'{nearest(part, (*KINDS, *FAMILIES, 'mixed'))}")
             else:
                 raise UserError(f"unknown head '{part}'; heads are {names[0]} to {names[-1]}")
         return [head for head in self.heads if head in found]
-
-    def _kinds(self) -> str:
-        return ", ".join(dict.fromkeys(head.kind for head in self.heads))
 
     def to_dict(self) -> dict[str, Any]:
         """As `attention.json` holds it."""
@@ -119,13 +114,7 @@ class _Batch:
     """The sets of one batch, to which each layer's attention is added."""
 
     def __init__(self, sets: dict[str, Tensor], asked: Tensor, sums: _Sums) -> None:
-        """Counts the sets.
-
-        Args:
-            sets: By name (B, L, L) bool.
-            asked: (B, L) bool, the queries.
-            sums: What is added to.
-        """
+        """Counts the sets, each (B, L, L) bool, for the queries that are `asked`, (B, L) bool."""
         self.sums, self.keys = sums, torch.stack(list(sets.values()), dim=-1).float()
         self.size = self.keys.sum(2)  # (B, L, S)
         self.counted = (self.size > 0) & asked[..., None]
@@ -149,23 +138,16 @@ class _Batch:
 
 
 def measure(trained: Trained, instances: Instances) -> Attention:
-    """Measures every head of a model on instances. No more than the attention of one batch is kept.
-
-    Args:
-        trained: The model.
-        instances: What it reads.
-
-    Raises:
-        UserError: The model has no attention, its task is of vectors, or its weights are not (B, H, L, L) or look ahead.
-    """
+    """Measures every head of a model on instances. No more than the attention of one batch is kept."""
     io = trained.track.task.io
     if not isinstance(io, TokenIO):
         raise UserError(f"attention is measured on tokens, and {trained.track.name} is of vectors")
     layers = attention_layers(trained.model, trained.architecture)
     first = first_position(instances)
     sums, queries, names = _Sums(), 0, []
-    for rows in _batches(instances, trained.model):
-        part = instances[rows]
+    step = _rows(instances, trained.model)
+    for start in range(0, len(instances), step):
+        part = instances[start : start + step]
         tokens = token_tensor(part.tokens)
         sets = key_sets(shift_in(tokens, io.separator), io.separator, hidden_states_of(part))
         asked = torch.from_numpy(part.scored.copy())
@@ -207,11 +189,7 @@ class Ablation:
 
 
 def ablate(trained: Trained, instances: Instances, heads: Sequence[Head]) -> Ablation:
-    """Scores a model with and without some heads.
-
-    Raises:
-        UserError: The model cannot be run with other weights.
-    """
+    """Scores a model with and without some heads."""
     task = trained.track.task
     predictor = ModelPredictor(trained.model)
     size = max(1, min(len(instances), _rows(instances, trained.model)))
@@ -259,11 +237,6 @@ def _rows(instances: Instances, model: Model) -> int:
     return max(1, BATCH_BYTES // (4 * length * length * (2 * heads + 2 * (len(KINDS) + len(CONTRASTS)))))
 
 
-def _batches(instances: Instances, model: Model) -> Iterable[slice]:
-    step = _rows(instances, model)
-    return (slice(start, start + step) for start in range(0, len(instances), step))
-
-
 def _plain(records: dict[str, ScoreRecord]) -> dict[str, dict[str, float]]:
     return {name: record.model_dump() for name, record in records.items()}
 
@@ -301,3 +274,103 @@ def marked_keys(trained: Trained, instances: Instances, number: int, kind: str) 
     inputs = shift_in(token_tensor(part.tokens), separator)
     keys: NDArray[np.bool_] = key_sets(inputs, separator, hidden_states_of(part))[kind][0].numpy()
     return keys
+
+
+def attention_layers(model: Model, architecture: str) -> dict[str, Any]:
+    """The mixers with attention, by the name of their layer. Empty where the model itself gives all layers at once."""
+    if callable(getattr(model, "attention_weights", None)):
+        return {}
+    if isinstance(model, Backbone):
+        mixers = {str(i): block.mixer for i, block in enumerate(model.blocks, 1)}
+        found = {name: mixer for name, mixer in mixers.items() if callable(getattr(mixer, "weights", None))}
+        if found:
+            return found
+        lacks = f"its mixer {type(mixers['1']).__name__} has no weights(x) -> (B, H, L, L)"
+    else:
+        lacks = f"{type(model).__name__} has no attention_weights(tokens) -> a list of (B, H, L, L)"
+    raise UserError(f"'{architecture}' has no attention to read: {lacks}")
+
+
+def read_attention(model: Model, tokens: Tensor, layers: dict[str, Any], use: Callable[[str, Tensor], None]) -> None:
+    """Hands the attention of each layer to `use`, one layer after the other.
+
+    `tokens` are (B, L). `use` takes the name of a layer and its weights (B, H, L, L).
+    """
+    batch, length = tokens.shape
+
+    def checked(layer: str, weights: Any) -> None:
+        shape = tuple(getattr(weights, "shape", ()))
+        if len(shape) != 4 or (shape[0], *shape[2:]) != (batch, length, length):
+            raise UserError(f"the weights of layer {layer} have the shape {shape}, not (B, H, L, L)")
+        if bool(weights.triu(1).any()):
+            raise UserError(f"the weights of layer {layer} look ahead: row t must be zero after t")
+        use(layer, weights.float())
+
+    def hook(layer: str) -> Callable[[Any, tuple[Any, ...], Tensor], None]:
+        def read(mixer: Any, arguments: tuple[Any, ...], output: Tensor) -> None:
+            with blaming(f"{type(mixer).__name__}.weights raises"):
+                weights = mixer.weights(*arguments)
+            checked(layer, weights)
+            if callable(getattr(mixer, "mix", None)):
+                _require_forward(mixer, arguments, weights, output)
+
+        return read
+
+    with torch.no_grad(), contextlib.ExitStack() as stack:
+        if layers:
+            for name, mixer in layers.items():
+                stack.callback(mixer.register_forward_hook(hook(name)).remove)
+            model.eval()(tokens)
+            return
+        whole: Any = model.eval()
+        with blaming(f"{type(model).__name__}.attention_weights raises"):
+            found = list(whole.attention_weights(tokens))
+            names = list(whole.attention_names()) if hasattr(whole, "attention_names") else []
+        for i, weights in enumerate(found):
+            checked(names[i] if len(names) == len(found) else str(i + 1), weights)
+
+
+def _require_forward(mixer: Any, arguments: tuple[Any, ...], weights: Tensor, output: Tensor) -> None:
+    """Checks that a mixer's weights are those of its forward: a derived class may have another forward than its base."""
+    with blaming(f"{type(mixer).__name__}.mix raises"):
+        mixed = mixer.mix(arguments[0], weights)
+    if not torch.allclose(mixed, output, rtol=1e-3, atol=1e-3 * float(output.abs().max())):
+        raise UserError(
+            f"{type(mixer).__name__}.mix(x, weights(x)) is not its forward(x): these are not its attention weights"
+        )
+
+
+@contextlib.contextmanager
+def without_heads(model: Model, architecture: str, heads: Sequence[tuple[str, int]]) -> Iterator[None]:
+    """Within the block these heads attend to all of their past alike. The sum of each row's absolute weights stays.
+
+    `heads` are the layer of each, and its number in it from 1.
+    """
+    layers = attention_layers(model, architecture)
+    places = {layer: [number - 1 for of, number in heads if of == layer] for layer in layers}
+    asked = [mixer for layer, mixer in layers.items() if places[layer]]
+    fixed = next((mixer for mixer in asked if not callable(getattr(mixer, "mix", None))), None)
+    if not layers or fixed is not None:
+        why = "it is a whole model, and heads of mixers alone can be"
+        if layers:
+            why = f"{type(fixed).__name__} has no mix(x, weights), its forward with given weights"
+        raise UserError(f"the heads of '{architecture}' cannot be ablated: {why}")
+
+    def hook(numbers: list[int]) -> Callable[[Any, tuple[Any, ...], Tensor], Tensor]:
+        def mixed(mixer: Any, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
+            weights = mixer.weights(*arguments).clone()
+            _require_forward(mixer, arguments, weights, output)
+            length = weights.shape[-1]
+            past = torch.ones(length, length, dtype=weights.dtype).tril()
+            uniform = past / past.sum(-1, keepdim=True)
+            weights[:, numbers] = weights[:, numbers].abs().sum(-1, keepdim=True) * uniform
+            out: Tensor = mixer.mix(arguments[0], weights)
+            return out
+
+        return mixed
+
+    with contextlib.ExitStack() as stack:
+        for layer, numbers in places.items():
+            if numbers:
+                stack.callback(layers[layer].register_forward_hook(hook(numbers)).remove)
+        yield

@@ -37,18 +37,7 @@ class Course:
 
 
 def courses(found: Found, *, tokens: int = 100, announce: Announce = lambda name, done, total: None) -> list[Course]:
-    """Computes how far the kept checkpoints of every run are from every baseline.
-
-    Args:
-        found: The predictors. Runs are followed, and baselines are what they are compared with.
-        tokens: How many tokens of each test instance are compared.
-        announce: Is told of what has predicted.
-
-    Raises:
-        UserError: There is no run or no baseline, a run kept no checkpoints, its architecture is a file, or its seeds were
-            evaluated at different moments.
-        NoDistances: The track has no distributions to compare.
-    """
+    """Computes how far the kept checkpoints of every run are from every baseline."""
     early = compared_part(found, tokens)
     named = [(name, one.source) for name, one in zip(found.names, found.compared, strict=True)]
     runs = [(name, source) for name, source in named if isinstance(source, Run)]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
-from regbench.metrics.metric import NLL_FLOOR, Rows, TokenPrediction, computed
+from regbench.metrics.metric import Rows, TokenPrediction, computed, score_positions
 from regbench.metrics.scores import mean_over
 from regbench.results import ScoreRecord
 from regbench.tasks.base import TokenIO
@@ -84,11 +84,7 @@ class Bin:
 
 
 def has_states(track: Track) -> bool:
-    """Whether a track is one of automata, of which every allowed symbol is as likely as the others.
-
-    Raises:
-        UserError: It is not one of tokens.
-    """
+    """Whether a track is one of automata, of which every allowed symbol is as likely as the others."""
     if track.task.io.kind != "tokens":
         raise UserError(f"errors are sorted by tokens, and {track.name} is of vectors")
     some = track.instances("validation")[:1]
@@ -172,13 +168,8 @@ def token_scores(predicted: TokenPrediction, at: Positions) -> dict[str, FloatAr
 
 def scores_of(predicted: FloatArray, at: StatePositions) -> dict[str, FloatArray]:
     """By score the value at each position: predictions (P, V) -> (P,)."""
-    best, every = predicted.argmax(-1), np.arange(len(predicted))
-    truth = at.allowed / at.allowed.sum(-1, keepdims=True)
-    return {
-        "tvd": 0.5 * np.abs(predicted - truth).sum(-1),
-        "legal_accuracy": at.allowed[every, best].astype(np.float64),
-        "nll": -np.log(np.maximum(predicted[every, at.tokens], NLL_FLOOR)),
-    }
+    found = score_positions(predicted, at.allowed / at.allowed.sum(-1, keepdims=True), at.tokens)
+    return {name: found[name] for name in SCORES}
 
 
 def illegal_kinds(predicted: FloatArray, at: StatePositions) -> dict[str, FloatArray]:
@@ -208,10 +199,7 @@ def binned(
 ) -> list[Bin]:
     """The scores in every bin of every feature.
 
-    Args:
-        values: By predictor and score, (P,).
-        at: The positions.
-        least: Fewer positions or instances than these are left out.
+    `values` are by predictor and score, (P,). Bins of fewer positions or instances than `least` are left out.
     """
     found = []
     for feature, order in at.orders.items():

@@ -25,9 +25,6 @@ def hidden_states(model: Model, tokens: Tensor) -> list[Tensor]:
 
     After a block with n-gram heads behind it, they are those after the heads. Another model than those on the backbone gives its
     own, with `hidden_states(tokens)`.
-
-    Raises:
-        UserError: The model has no hidden states to read, or they have another shape.
     """
     own = getattr(model, "hidden_states", None)
     with torch.no_grad():
@@ -70,14 +67,8 @@ def _after_blocks(model: Backbone, tokens: Tensor) -> list[Tensor]:
 def states_at(model: Model, instances: Instances, row: IntArray, places: Sequence[IntArray]) -> list[list[Tensor]]:
     """The hidden states at some places. No others are kept.
 
-    Args:
-        model: The model.
-        instances: What it reads.
-        row: (S,), the instance of each sample.
-        places: K times (S,), positions in it.
-
-    Returns:
-        For each of the K places, and each layer, (S, D).
+    `row`, (S,), is the instance of each sample; `places` are K times (S,), positions in it. For each of the K places, and each
+    layer, it gives (S, D).
     """
     order = np.argsort(row, kind="stable")
     kept: list[list[list[Tensor]]] = [[] for _ in places]

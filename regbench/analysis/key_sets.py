@@ -73,9 +73,7 @@ def key_sets(inputs: Tensor, separator: int, states: Tensor | None) -> dict[str,
 def kind_of(mass: Mapping[str, ScoreRecord], excess: Mapping[str, float]) -> str:
     """The kind of a head: the set with the largest excess, or "mixed" if none is large.
 
-    Args:
-        mass: By set the share of the head's attention.
-        excess: By set (mass - chance) / (1 - chance).
+    By set, `mass` is the share of the head's attention, and `excess` (mass - chance) / (1 - chance).
     """
     named = [name for name in KINDS if name in excess]
     best = max(named, key=lambda name: excess[name])

@@ -6,16 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from regbench.analysis.errors import FEATURES, Bin
-from regbench.report.palette import COLOURS, DARKER, MARKERS, line_look
-from regbench.report.pictures import save_picture
+from regbench.report.pictures import COLOURS, DARKER, MARKERS, drawing, line_look, white_lines
 from regbench.utils.arrays import FloatArray
 
 if TYPE_CHECKING:
@@ -30,23 +27,16 @@ def plot_heads(
 ) -> None:
     """Draws the share of every head's attention in every set, dark where it is large.
 
-    Args:
-        names: Of the H rows. A row without a kind, such as that of chance, stands apart by its italics.
-        kinds: Of the H heads, written at the right.
-        sets: Of the S columns.
-        mass: (H, S).
-        title: Stands above.
-        path: The PNG file.
+    `mass` is (H, S). `names` are of the H rows; one without a kind, such as that of chance, stands apart by its italics.
     """
     rows, columns = mass.shape
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(2.2 + 0.62 * columns, 1.3 + 0.26 * rows), layout="constrained")
+    with drawing(path, (2.2 + 0.62 * columns, 1.3 + 0.26 * rows), _STYLE, 110) as figure:
         axes = figure.subplots()
         axes.imshow(mass, cmap=MORE_IS_DARKER, vmin=0.0, vmax=1.0, aspect="auto")
         axes.set_xticks(range(columns), sets, rotation=40, ha="left", rotation_mode="anchor")
         axes.xaxis.tick_top()
         axes.set_yticks(range(rows), names)
-        _without_frame(axes, rows, columns)
+        white_lines(axes, rows, columns)
         for label, kind in zip(axes.get_yticklabels(), kinds, strict=True):
             label.set_fontstyle("normal" if kind else "italic")
         for i in range(rows):
@@ -64,7 +54,6 @@ def plot_heads(
                 )
             axes.text(columns - 0.4, i, kinds[i], va="center", weight="normal" if kinds[i] == "mixed" else "bold")
         figure.suptitle(title, x=0.02, ha="left", fontsize=10)
-        save_picture(figure, path)
 
 
 def plot_map(
@@ -72,19 +61,12 @@ def plot_map(
 ) -> None:
     """Draws a part of one head's attention (ICLL Figure 4).
 
-    Args:
-        attention: (R, C), a row for each query and a column for each key; the last keys are those of the queries.
-        marked: (R, C) bool, the keys of the set that the head is named after: a ring is drawn around them.
-        labels: What is read at each key, (C,).
-        start: Which label is that of the first query.
-        title: Stands above.
-        path: The PNG file.
+    `attention` (R, C) has a row for each query and a column for each key; the last keys are those of the queries. A ring is drawn
+    around the keys that are `marked`, those of the set that the head is named after. `labels` (C,) are what is read at each key.
+    That of the first query is number `start`.
     """
     rows, columns = attention.shape
-    side = 0.2
-    with mpl.rc_context(_STYLE):
-        size = (max(5.0, 1.8 + side * columns), max(3.5, 1.3 + side * rows))
-        figure = Figure(figsize=size, layout="constrained")
+    with drawing(path, (max(5.0, 1.8 + 0.2 * columns), max(3.5, 1.3 + 0.2 * rows)), _STYLE, 110) as figure:
         axes = figure.subplots()
         most = max(0.1, float(attention.max(initial=0.0)))
         image = axes.imshow(attention, cmap=MORE_IS_DARKER, vmin=0.0, vmax=most, aspect="equal")
@@ -101,7 +83,6 @@ def plot_map(
         bar = figure.colorbar(image, ax=axes, shrink=0.7, aspect=30, pad=0.01)
         bar.set_label("share of the query's attention")
         figure.suptitle(title, x=0.02, ha="left", fontsize=10)
-        save_picture(figure, path)
 
 
 def plot_probes(readings: Mapping[str, Sequence[Reading]], title: str, path: Path) -> None:
@@ -109,18 +90,12 @@ def plot_probes(readings: Mapping[str, Sequence[Reading]], title: str, path: Pat
 
     Each run has a colour and a shape. A hollow shape is the same architecture before its training. A grey bar goes from the
     constant answer to the ceiling of the true counts, with a black line for the last three tokens.
-
-    Args:
-        readings: By run the readings, of the same targets.
-        title: Stands above.
-        path: The PNG file.
     """
     first = next(iter(readings.values()))
     panels = [metric for metric in ("error", "accuracy") if any(one.metric == metric for one in first)]
     counts = [sum(one.metric == metric for one in first) for metric in panels]
-    with mpl.rc_context(_STYLE):
-        width = 1.6 + (0.55 + 0.17 * len(readings)) * sum(counts) + 0.5 * len(panels)
-        figure = Figure(figsize=(max(6.5, width), 4.4), layout="constrained")
+    width = 1.6 + (0.55 + 0.17 * len(readings)) * sum(counts) + 0.5 * len(panels)
+    with drawing(path, (max(6.5, width), 4.4), _STYLE, 110) as figure:
         frames = figure.subplots(1, len(panels), squeeze=False, width_ratios=counts)[0]
         for axes, metric in zip(frames, panels, strict=True):
             names = [one.target for one in first if one.metric == metric]
@@ -155,21 +130,12 @@ def plot_probes(readings: Mapping[str, Sequence[Reading]], title: str, path: Pat
             color="#555555",
         )
         frames[-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        save_picture(figure, path)
 
 
 def plot_errors(bins: Sequence[Bin], score: str, title: str, path: Path) -> None:
-    """Draws a score in the bins of four features, a line for each predictor with its standard errors.
-
-    Args:
-        bins: The bins.
-        score: Which score.
-        title: Stands above.
-        path: The PNG file.
-    """
+    """Draws a score in the bins of four features, a line for each predictor with its standard errors."""
     features = [feature for feature in dict.fromkeys(one.feature for one in bins) if feature != "edge"]
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(8.5, 6), layout="constrained")
+    with drawing(path, (8.5, 6), _STYLE, 110) as figure:
         frames = list(figure.subplots(2, 2).flat)
         for axes in frames[len(features) :]:  # all bins of a feature may be too small
             axes.set_axis_off()
@@ -194,14 +160,3 @@ def plot_errors(bins: Sequence[Bin], score: str, title: str, path: Path) -> None
         handles, names = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
         figure.suptitle(title, x=0.02, ha="left", fontsize=10)
-        save_picture(figure, path)
-
-
-def _without_frame(axes: Any, rows: int, columns: int) -> None:
-    """White lines between the cells of a heat map, and none around it."""
-    axes.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
-    axes.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
-    axes.grid(which="minor", color="white", linewidth=1.5)
-    axes.tick_params(which="both", length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)

@@ -70,12 +70,7 @@ class MLPProbes:
     def train(self, x: Tensor, query: Tensor, wanted: Tensor, seed: int, steps: int) -> None:
         """Trains all probes: squared error for numbers, cross entropy for yes and no (ICLL Appendix E).
 
-        Args:
-            x: (R, S, P, F).
-            query: (S, n).
-            wanted: (K, S).
-            seed: Of the batches.
-            steps: How many.
+        `x` is (R, S, P, F), `query` (S, n), and `wanted` (K, S).
         """
         generator = torch.Generator().manual_seed(seed)
         optimizer = torch.optim.Adam(self.parameters, lr=RATES[0], betas=(0.9, 0.99), fused=True)

@@ -74,14 +74,6 @@ def ngram_samples(
     For counts and frequencies c has followed the last n - 1 tokens, and is drawn in proportion to how often. For existence this
     is so for half of the samples. For the others c is a symbol that has occurred, but never there. Places where one of the two
     is impossible have the other. Neither c nor the tokens before it are separators.
-
-    Args:
-        instances: N instances.
-        separator: The separator token.
-        vocab_size: V.
-        order: n.
-        existence: Whether the samples are for existence.
-        generator: Of places and queries.
     """
     inputs, first = read_inputs(instances, separator), first_position(instances)
     step = max(1, _COUNTS_BYTES // (4 * inputs.shape[1] * ORDERS * vocab_size))
@@ -131,8 +123,7 @@ def state_samples(
 
     Half of them are drawn among places of one state, the others at random, and these may be of one state too.
 
-    Returns:
-        The samples; None if the task has no states.
+    None if the task has no states.
     """
     known = hidden_states_of(instances)
     if known is None:

@@ -64,11 +64,7 @@ class Reading:
 
 
 def chosen_targets(what: str) -> list[Target]:
-    """The targets of a list such as "counts,state".
-
-    Raises:
-        UserError: There is no such target.
-    """
+    """The targets of a list such as "counts,state"."""
     parts = [part.strip() for part in what.split(",")]
     for part in parts:
         if part not in WHAT:
@@ -77,11 +73,7 @@ def chosen_targets(what: str) -> list[Target]:
 
 
 def check_probed(trained: Trained, targets: Sequence[Target]) -> None:
-    """Refuses a run that cannot be probed for these targets, before anything is computed.
-
-    Raises:
-        UserError: Its task is of vectors, has too many tokens, or has no states; or it has no hidden states to read.
-    """
+    """Refuses a run that cannot be probed for these targets, before anything is computed."""
     io, track = trained.track.task.io, trained.track
     if not isinstance(io, TokenIO):
         raise UserError(f"probes are for tasks of tokens, and {track.name} is of vectors")
@@ -108,16 +100,6 @@ def probe(
 
     Probes are trained on the training split's states. The layer and the linear probe's penalty are chosen on the validation
     split. The test split is read after that.
-
-    Args:
-        trained: The model.
-        targets: What to probe for.
-        seed: Of samples and probes.
-        steps: Of training.
-        announce: Is told what is being done.
-
-    Raises:
-        UserError: See `check_probed`; or the track's strings are too short for a target.
     """
     check_probed(trained, targets)
     io = trained.track.task.io

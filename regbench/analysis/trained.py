@@ -12,22 +12,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regbench.checks.subject import differ
+from regbench.checks.causality import differ
 from regbench.config import Config, read_run
 from regbench.models.backbone import Backbone
 from regbench.models.build import build, resolve_options, split_settings
 from regbench.models.model import Model, ModelPredictor, device_of, manual_seed, token_tensor
 from regbench.models.predictor import check_tokens, check_vectors
-from regbench.results import RESULT_BYTES, TrackRecord, read_result
+from regbench.results import TrackRecord, read_result
 from regbench.tasks.base import VectorIO
 from regbench.tracks import Track, load_track, track_names
 from regbench.training.checkpoint import fits, load_notes, load_tensors, load_weights
-from regbench.training.provenance import FILE
 from regbench.utils import registry
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
 from regbench.utils.folder import Folder
-from regbench.utils.guard import YAML_BYTES, Refused, parse_json, parse_plain_yaml
+from regbench.utils.guard import YAML_BYTES, Refused, parse_plain_yaml
 
 
 @dataclass(frozen=True)
@@ -66,11 +65,7 @@ class Trained:
         return ModelPredictor(self.model, device_of(self.model)).predict(self._checked(tokens))
 
     def _checked(self, tokens: NDArray[Any] | Tensor) -> NDArray[Any]:
-        """Tokens or vectors as an array.
-
-        Raises:
-            UserError: The shape or the type is wrong, there are none, or a token is outside of the vocabulary.
-        """
+        """Tokens or vectors as an array."""
         io, array = self.track.task.io, np.asarray(tokens)
         array = check_vectors(array, io.d_in) if isinstance(io, VectorIO) else check_tokens(array, io.vocab_size)
         if not array.size:
@@ -117,7 +112,8 @@ def load(folder: str | Path, seed: int | None = None, arch: str | Path | type | 
         The model, with `predict`, `logits` and `stream`. `regbench.evaluate` takes it as it is.
 
     Raises:
-        UserError: See `load_trained`.
+        UserError: The folder holds no run, or not this seed. Or something has changed since: the architecture does not fit the
+            weights, the track has another definition, or the split has other instances.
     """
     return load_trained(folder, seed, architecture=str(arch) if isinstance(arch, Path) else arch)
 
@@ -133,16 +129,8 @@ def load_named(
 ) -> Trained:
     """As `load_trained`, but no file is executed that only the folder names: the folder may be a stranger's.
 
-    Args:
-        folder: The run folder.
-        seed: One of its seeds. None: the first.
-        split: The split that the model will read.
-        architecture: FILE.py[:CLASS], for a run of an architecture that is no built-in one.
-        track: The YAML file, for a run on a track that is no built-in one.
-        read_track: Whether the track's file that the folder names is read where nobody names one. Its task must be built in.
-
-    Raises:
-        UserError: See `load_trained`; or the configuration names a file, and the caller does not.
+    `architecture` (FILE.py[:CLASS]) and `track` (a YAML file) name what is not built in. With `read_track` the track's file that
+    the folder names is read where nobody names one; its task must be built in.
     """
     config = read_run(Path(folder))
     refuse_unnamed_code(folder, config, architecture)
@@ -164,11 +152,7 @@ def load_to_ask(
 
 
 def run_names(folders: Sequence[str | Path]) -> list[str]:
-    """What each run is called: the name of its folder, with as many parents as make the names different.
-
-    Raises:
-        UserError: A folder is given twice.
-    """
+    """What each run is called: the name of its folder, with as many parents as make the names different."""
     paths = [Path(folder).resolve() for folder in folders]
     for folder, path in zip(folders, paths, strict=True):
         if paths.count(path) > 1:
@@ -185,11 +169,7 @@ def own_track(folder: str | Path, given: str | None) -> str | None:
 
 
 def refuse_unnamed_code(folder: str | Path, config: Config, named: str | None) -> None:
-    """Refuses a run of an architecture in a file, unless the caller names the file, and one whose settings name a file.
-
-    Raises:
-        UserError: It is such a run.
-    """
+    """Refuses a run of an architecture in a file, unless the caller names the file, and one whose settings name a file."""
     if files := registry.files_in(config.settings):
         raise UserError(f"{folder} takes the file {files[0]}, which regbench.load(folder) alone executes")
     if named is None and registry.is_file(config.architecture):
@@ -219,16 +199,7 @@ def load_trained(
 ) -> Trained:
     """The model of one seed of a run, on the CPU.
 
-    Args:
-        folder: The run folder.
-        seed: One of its seeds. None: the first.
-        split: The split that the model will read.
-        architecture: The architecture to load. None: what the configuration names.
-        track: The track to load. None: what the configuration names.
-
-    Raises:
-        UserError: The folder holds no run, or not this seed. Or something has changed since: the architecture does not fit the
-            weights, the track has another definition, or the split has other instances (as when its text has changed).
+    Architecture and track are by default those that the configuration names. `split` is the one that the model will read.
     """
     folder = Path(folder)
     config = read_run(folder)
@@ -252,7 +223,6 @@ def load_trained(
         _check_track(folder, result.track, loaded, split)
         options = result.architecture.options  # defaults may have changed since
     else:
-        _check_provenance(path.parent, loaded)
         options, _ = split_settings(config.settings)
     try:
         sizes = Folder(folder).tensor_sizes(name)
@@ -274,16 +244,7 @@ def load_trained(
 
 
 def on_track(trained: Trained, name: str) -> Trained:
-    """The same model, to be asked about another track with the same tokens.
-
-    Args:
-        trained: The model, on the track it was trained on.
-        name: The other track.
-
-    Raises:
-        UserError: The tracks differ in more than their longest instance, or the other's is longer and what the model computes
-            depends on that length, as with learned positions.
-    """
+    """The same model, to be asked about another track with the same tokens."""
     track, io = load_track(name), trained.track.task.io
     if replace(track.task.io, max_length=io.max_length) != io:
         raise UserError(f"{trained.folder} was trained on {trained.track.name}; {track.name} has other tokens")
@@ -340,18 +301,3 @@ def _check_track(folder: Path, record: TrackRecord, track: Track, split: str) ->
             f"{folder} is of other {split} instances of {track.name}: its text or what makes them has changed since "
             f"(fingerprint {then[:12]}, now {now[:12]})"
         )
-
-
-def _check_provenance(folder: Path, track: Track) -> None:
-    """Refuses a seed of an unfinished run whose provenance names another track or text. Older runs have no provenance."""
-    if not Folder(folder).has(FILE):
-        return
-    try:
-        parts = parse_json(Folder(folder).read(FILE, RESULT_BYTES), FILE)
-        digest, text = parts["track"], parts.get("text")
-    except (Refused, KeyError, TypeError, AttributeError):
-        raise UserError(f"{folder / FILE} does not say of what this seed was made") from None
-    if digest != track.definition.digest:
-        raise UserError(f"{folder} is of another track: {track.name} was changed since")
-    if text != track.task.source_digest():
-        raise UserError(f"{folder} is of other text: that of {track.name} has changed since")

@@ -10,6 +10,12 @@ from torch import Tensor
 
 from regbench.tasks.base import IO, VectorIO
 
+TOLERANCE = 1e-5
+"""Two outputs are equal within this rounding, relative to the largest logit (at least 1).
+
+Fused kernels sum in another order when a shape differs. A real fault moves logits by far more.
+"""
+
 Predict = Callable[[Tensor], Tensor]
 """Tokens (B, L), or vectors (B, L, D), to rows (B, L, V). The row of position t is for token t."""
 
@@ -36,13 +42,8 @@ def sees_future(
 ) -> Leak | None:
     """Whether a prediction changes with tokens from its own on. The last place is asked first, so that the nearest leak is found.
 
-    Args:
-        predict: What is asked.
-        tokens: What it reads.
-        io: What the tokens or vectors are.
-        tolerance: See `differ`.
-        places: From each of them on the tokens are changed, once.
-        at_once: So many changed copies are read in one batch, with a copy that is not changed. 0: each is a batch of its own.
+    From each of the `places` on the tokens are changed, once. `at_once` changed copies are read in one batch, with a copy that is
+    not changed; with 0 each is a batch of its own.
     """
     waiting, before = sorted(places, reverse=True), predict(tokens)
     for start in range(0, len(waiting), max(1, at_once)):
@@ -71,7 +72,7 @@ def others(tokens: Tensor, io: IO) -> Tensor:
     return tokens + 1 if isinstance(io, VectorIO) else (tokens + 1) % io.vocab_size
 
 
-def differ(one: Tensor, other: Tensor, tolerance: float) -> bool:
+def differ(one: Tensor, other: Tensor, tolerance: float = TOLERANCE) -> bool:
     """Whether rows differ by more than a share of their largest number (at least 1), or one is NaN."""
     return one.shape != other.shape or _first(one, other, tolerance) is not None
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regbench.checks import causality
 from regbench.checks.contract import NotApplicable
 from regbench.models.build import build
 from regbench.models.mixer import Options
@@ -16,20 +15,14 @@ from regbench.models.model import CPU, Model, manual_seed
 from regbench.tasks.base import IO, Task, VectorIO
 from regbench.training.options import TrainingOptions
 
-TOLERANCE = 1e-5
-"""Two outputs are equal within this rounding, relative to the largest logit (at least 1).
-
-Fused kernels sum in another order when a shape differs. A real fault moves logits by far more.
-"""
-
 CAUSAL_TOLERANCE = 1e-4
-"""The same between two inputs that differ later on. A convolution by FFT spreads its rounding over all positions.
+"""As `causality.TOLERANCE`, between two inputs that differ later on. An FFT spreads its rounding over all positions.
 
 Hyena has the most of the built-in architectures: 1.4e-5 on weights moved by `STEPS`.
 """
 
 LENGTH_TOLERANCE = 1e-2
-"""The same between two lengths. Attention in bfloat16 has 1.7e-3; with positions that are divided by the length it is 1.4e-2."""
+"""As it, between two lengths. Attention in bfloat16 has 1.7e-3; with positions that are divided by the length it is 1.4e-2."""
 
 STEPS = (0.1, 0.01, 0.0)
 """The standard deviations of the noise that moves weights from their start. The first that keeps the output finite is used."""
@@ -85,16 +78,7 @@ class Subject:
 
 
 def finite_output(output: Tensor) -> Tensor:
-    """The same output. A check that compares outputs says nothing of NaN: `finite` reports it.
-
-    Raises:
-        NotApplicable: it holds NaN or infinity.
-    """
+    """The same output. A check that compares outputs says nothing of NaN: `finite` reports it."""
     if not output.isfinite().all():
         raise NotApplicable("not asked: it returns NaN or infinity")
     return output
-
-
-def differ(one: Tensor, other: Tensor, tolerance: float = TOLERANCE) -> bool:
-    """Whether outputs differ; see `causality.differ`."""
-    return causality.differ(one, other, tolerance)

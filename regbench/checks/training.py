@@ -9,9 +9,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from regbench.checks.causality import BORDERS, others, sees_future
+from regbench.checks.causality import BORDERS, differ, others, sees_future
 from regbench.checks.contract import NotApplicable
-from regbench.checks.subject import CAUSAL_TOLERANCE, Subject, differ, finite_output
+from regbench.checks.subject import CAUSAL_TOLERANCE, Subject, finite_output
 from regbench.metrics.metric import score_positions
 from regbench.models.model import Model, manual_seed
 from regbench.tracks import load_track
@@ -160,20 +160,6 @@ def overfits(subject: Subject) -> str | None:
     return f"after {OVERFIT_STEPS} steps on 8 instances its legal accuracy on them is {best:.3f}, not 0.99"
 
 
-def _refuse_to_wait(seconds: float) -> None:
-    """Ends the check where its steps, of so many seconds each, would take too long.
-
-    Raises:
-        NotApplicable: They would.
-    """
-    expected = seconds * OVERFIT_STEPS * len(OVERFIT_RATES)
-    if expected > OVERFIT_SECONDS:
-        raise NotApplicable(
-            f"not asked: a step on 8 short instances takes {seconds:.2g} s, so all would take {expected / 60:.0f} minutes; "
-            "a loop over positions in Python is the usual cause"
-        )
-
-
 def _overfitted_accuracy(subject: Subject) -> float:
     """The legal accuracy that the subject reaches on 8 short instances by training on them alone. Stops at 0.99."""
     track = load_track("pfa-small-v1")
@@ -190,7 +176,13 @@ def _overfitted_accuracy(subject: Subject) -> float:
             if step - 1 == _TIMED_STEPS[0]:
                 started = time.perf_counter()
             elif step - 1 == _TIMED_STEPS[1]:
-                _refuse_to_wait((time.perf_counter() - started) / (_TIMED_STEPS[1] - _TIMED_STEPS[0]))
+                seconds = (time.perf_counter() - started) / (_TIMED_STEPS[1] - _TIMED_STEPS[0])
+                expected = seconds * OVERFIT_STEPS * len(OVERFIT_RATES)
+                if expected > OVERFIT_SECONDS:
+                    raise NotApplicable(
+                        f"not asked: a step on 8 short instances takes {seconds:.2g} s, so all would take "
+                        f"{expected / 60:.0f} minutes; a loop over positions in Python is the usual cause"
+                    )
             for group in optimizer.param_groups:  # it falls: else the last few percent come and go with rounding
                 group["lr"] = rate * (1 - (step - 1) / OVERFIT_STEPS)
             with torch.enable_grad():

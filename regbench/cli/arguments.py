@@ -36,10 +36,6 @@ def refuse_unused(arguments: argparse.Namespace, options: Iterable[str], why: st
             raise UserError(f"--{option.replace('_', '-')} {why}")
 
 
-def add_settings(parser: argparse.ArgumentParser, meaning: str) -> None:
-    parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE", help=meaning)
-
-
 def read_settings(pairs: Sequence[str]) -> dict[str, object]:
     """Turns ["key=value", ...] into a dictionary. A value is read as YAML; where it is no YAML, it is text."""
     settings: dict[str, object] = {}
@@ -90,9 +86,8 @@ def add_architecture(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--track", metavar="T", help="a name from `regbench ls tracks`, or a YAML file (default: pfa-small-v1)"
     )
-    add_settings(
-        parser, "an option of the architecture (`regbench ls architectures NAME` lists them), or training.KEY=VALUE"
-    )
+    meaning = "an option of the architecture (`regbench ls architectures NAME` lists them), or training.KEY=VALUE"
+    parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE", help=meaning)
     parser.add_argument(
         "--ngram-heads", metavar="N,N,...", help="put n-gram heads of these orders into the architecture"
     )

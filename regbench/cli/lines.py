@@ -40,14 +40,10 @@ def tell(text: str) -> None:
 
 
 class Bar:
-    """One bar for the predictor at work; where the output is no terminal, a line now and then, and when it is done.
-
-    Attributes:
-        on: What stands behind its name.
-    """
+    """One bar for the predictor at work; where the output is no terminal, a line now and then, and when it is done."""
 
     def __init__(self, console: Console) -> None:
-        self.on = ""
+        self.on = ""  # stands behind its name
         self._console = console
         columns = TextColumn("{task.description}"), BarColumn(bar_width=30), TextColumn("{task.completed}/{task.total}")
         self._bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
@@ -92,8 +88,7 @@ class Bar:
 def under_way(console: Console) -> Iterator[Callable[[str], None]]:
     """Shows the current step of a long command in a line that goes away. Without a terminal it prints each step that is done.
 
-    Yields:
-        A function to call with the name of each step, when the step begins.
+    It gives a function to call with the name of each step, when the step begins.
     """
     running = ""
 

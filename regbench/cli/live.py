@@ -122,7 +122,7 @@ class Live:
 def go_on(folder: Path, jobs: int | None, reporter: Reporter) -> Result:
     """Trains and scores the seeds of a run folder that are not done."""
     from regbench import runner
-    from regbench.sweeps.seeds import run_seeds
+    from regbench.sweeps.schedule import run_seeds
 
     if jobs is None:
         return runner.resume(folder, reporter)

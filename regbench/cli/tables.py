@@ -1,80 +1,40 @@
-"""Tables for the terminal."""
+"""The tables that several commands print."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from copy import copy
-from dataclasses import replace
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
+from typing import TYPE_CHECKING
 
-from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from regbench.metrics.metric import METRICS, Metrics
+from regbench.report.table import folded, narrow_table, short, small_error
 from regbench.results import Result
 
+if TYPE_CHECKING:
+    from regbench.sweeps.estimate import Cost
+    from regbench.sweeps.tables import Chosen
+
 _COLUMN = len("0.123 ±.456")
-_NAME = 26
-"""Columns of a name before it is folded: then two scores, their difference and its verdict fit into 80 columns beside it."""
-
-
-def print_fitting(table: Table, console: Console, names: int = 1) -> None:
-    """Prints a table. Where it is wider than the terminal, several: each has the names, and as many other columns as fit.
-
-    The names are in its first columns.
-    """
-    first, others = range(names), range(names, len(table.columns))
-    while others:
-        count = next((n for n in range(len(others), 1, -1) if _fits(_part(table, (*first, *others[:n])), console)), 1)
-        console.print(_part(table, (*first, *others[:count])))
-        others, table = others[count:], copy(table)
-        table.title = None
-        if others and (table.box is None or not table.show_edge):  # else the edges keep them apart
-            console.print()
-
-
-def _part(table: Table, columns: Iterable[int]) -> Table:
-    """The same table with some of its columns."""
-    part = copy(table)
-    part.columns = [replace(table.columns[old], _index=new) for new, old in enumerate(columns)]
-    return part
-
-
-def _fits(table: Table, console: Console) -> bool:
-    """Whether it fits into the terminal with no cell cut or folded."""
-    return console.measure(table, options=console.options.update(max_width=10_000)).maximum <= console.width
-
-
-def folded(name: str) -> str:
-    """A long name of an entry over several lines, which end at its pluses."""
-    return fill(name.replace("+", "+ "), _NAME, break_on_hyphens=False).replace("+ ", "+")
 
 
 def result_table(result: Result, metrics: Metrics = METRICS) -> Table:
     """The model among the baselines, best first by the track's main score. It is narrow enough for 80 columns."""
     from regbench.report.content import in_hundredths, score_rows  # it loads matplotlib
 
-    table = Table(
-        title=f"{result.track.name}, {result.split} split",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
-    table.add_column("predictor", overflow="fold")
-    for metric in (metrics[name] for name in result.metrics):
-        head = fill(f"{metric.label}\u00a0{metric.arrow}", _COLUMN, break_long_words=False).replace("\u00a0", " ")
-        table.add_column(head, justify="right", no_wrap=True)
     rows = score_rows(result, metrics)
     normalized = any(row.normalized is not None for row in rows)
-    if normalized:
-        table.add_column("normalized\nscore", justify="right", no_wrap=True)
+    heads = [f"{metric.label}\u00a0{metric.arrow}" for metric in (metrics[name] for name in result.metrics)]
+    heads = [fill(head, _COLUMN, break_long_words=False).replace("\u00a0", " ") for head in heads]
+    heads = ["predictor", *heads, *["normalized\nscore"] * normalized]
+    table = narrow_table(f"{result.track.name}, {result.split} split", heads, 1)
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
     for row in rows:
         cells = [f"{row.scores[m].value:.3f} {small_error(row.scores[m].stderr)}" for m in result.metrics]
-        if normalized:
-            cells.append(in_hundredths(row.normalized))
+        cells += [in_hundredths(row.normalized)] * normalized
         table.add_row(row.name, *cells, style="bold" if row.kind == "model" else None)
     return table
 
@@ -89,11 +49,95 @@ def metrics_of_run(result: Result, folder: Path) -> Metrics:
     return load_track(read_run(folder).track).metrics
 
 
-def short(value: float, digits: int = 3) -> str:
-    """A number without the zero before the point: `.836`."""
-    return f"{value:.{digits}f}".removeprefix("0")
+def sweep_table(track: str, rows: Sequence[Chosen]) -> Table:
+    """The best configuration of each architecture on a track: the median over seeds, the lowest and the highest."""
+    from regbench.sweeps.grid import shown_axes
+
+    main = rows[0].point.track.metrics[rows[0].result.track.main_score]
+    normalized = any(row.normalized is not None for row in rows)
+    heads = ["architecture", "chosen", "trials", "validation\nloss", main.heading.replace(" ", "\n", 1)]
+    table = narrow_table(f"{track}, test split", [*heads, *["normalized\nscore"] * normalized], 2, padding=0)
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+    table.columns[0].min_width = min(24, max(len(row.point.name) for row in rows))
+    for row in sorted(rows, key=lambda row: row.score(main.name).median, reverse=main.higher_is_better):
+        score, way = row.score(main.name), row.normalized
+        cells = [
+            row.point.name,
+            shown_axes(row.point.axes).replace(" ", "\n") or "—",
+            str(row.result.selection.trials),
+            f"{row.validation.median:.4f}",
+            f"{score.median:.3f} ({short(score.low)}–{short(score.high)})",
+        ]
+        table.add_row(*cells, *["—" if way is None else f"{100 * way.median:.0f}"] * normalized)
+    return table
 
 
-def small_error(stderr: float) -> str:
-    """A standard error without the zero before the point: `±.004`."""
-    return f"±{stderr:.3f}".replace("±0.", "±.")
+def failure_table(failures: Sequence[tuple[str, str]]) -> Table:
+    """What failed, and why."""
+    table = narrow_table("failed", ("what", "why"), 2, failures)
+    for column in table.columns:
+        column.no_wrap, column.overflow = False, "fold"
+    return table
+
+
+def cost_table(costs: Sequence[Cost]) -> Table:
+    from regbench.report.content import human_seconds
+
+    heads = ("track", "architecture", "trials", "seeds", "cells", "parameters", "tokens", "time of\none core")
+    rows = []
+    for cost in costs:
+        counts = [f"{count:,}" for count in (cost.trials, cost.seeds, cost.cells)]
+        parameters = " – ".join(dict.fromkeys(map(_count, cost.parameters)))
+        rows.append(
+            [cost.track, cost.architecture, *counts, parameters, _count(cost.tokens), human_seconds(cost.seconds)]
+        )
+    return narrow_table(None, heads, 2, rows)
+
+
+def _count(number: int) -> str:
+    """A large number, short: 133504 -> "134 k"."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return str(number)
+
+
+def suite_table(done: Sequence[tuple[Path, Result]]) -> Table:
+    """A row for each track: the main score of the architecture, of the best entry on the board and of the best baseline."""
+    heads = ("track", "score", done[0][1].architecture.name, "normalized", "best entry", "best baseline")
+    table = narrow_table(None, heads, 2)
+    for column in table.columns[-2:]:
+        column.justify = "left"
+    for folder, result in done:
+        main, shares = result.track.main_score, result.normalized
+        metrics, mine = metrics_of_run(result, folder), result.score(main)
+        # Of those that do not know the truth.
+        known = {name: one.scores[main].value for name, one in result.baselines.items() if one.anchor != "end"}
+        table.add_row(
+            fill(result.track.name, 17),  # at hyphens: whole names do not fit 80 columns
+            metrics[main].heading,
+            f"{mine.value:.3f} ±{mine.stderr:.3f}",
+            f"{100 * statistics.fmean(shares):.0f}" if shares else "—",
+            folded(best_entry(result, metrics)),
+            folded(_best(known, metrics, main)),
+        )
+    return table
+
+
+def best_entry(result: Result, metrics: Metrics) -> str:
+    """The name and main score of the best entry on the board of a result's track; a dash where there is none.
+
+    An entry that is broken or of another definition of the track does not count.
+    """
+    from regbench.leaderboard.standing import whole_entries
+
+    main = result.track.main_score
+    means = {entry.name: entry.result.score(main).value for entry in whole_entries(result.track)}
+    return _best(means, metrics, main)
+
+
+def _best(values: Mapping[str, float], metrics: Metrics, main: str) -> str:
+    if not values:
+        return "—"
+    name = max(sorted(values), key=lambda one: metrics[main].sign * values[one])
+    return f"{name} {values[name]:.3f}"

@@ -17,11 +17,6 @@ from regbench.utils.arrays import IntArray
 from regbench.utils.files import cache_root, keep_arrays, kept_arrays
 
 
-def smallest_integer_type(largest: int) -> np.dtype[Any]:
-    """The smallest unsigned integer type that holds 0 to `largest`."""
-    return np.min_scalar_type(largest)
-
-
 class Instance(TypedDict):
     """One sequence. A `DataLoader` of `Instances` puts such dictionaries into batches of the length L.
 
@@ -156,11 +151,6 @@ def length_bucketed_batches(lengths: IntArray, batch_size: int, rng: np.random.G
 
     Instances are shuffled, sorted by length within pools of 8 batches, and cut into batches. So batches have little padding, and
     still differ from epoch to epoch. One batch of an epoch may be smaller.
-
-    Args:
-        lengths: (N,) the number of real tokens of each instance.
-        batch_size: Instances in a batch.
-        rng: The generator of both shuffles.
     """
     order = rng.permutation(len(lengths))
     pool = 8 * batch_size
@@ -174,13 +164,9 @@ def length_bucketed_batches(lengths: IntArray, batch_size: int, rng: np.random.G
 
 
 def cached(config: Mapping[str, Any], make: Callable[[], Instances]) -> Instances:
-    """Takes instances from the cache, or makes and keeps them.
+    """Takes instances from the cache, or makes and keeps them. A file that cannot be read is made again.
 
-    A file that cannot be read, or whose tokens or hidden values do not have their recorded digests, is made again.
-
-    Args:
-        config: Everything that decides the bytes. The whole of it is the key.
-        make: Makes the instances.
+    The whole of `config` is the key: everything that decides the bytes.
     """
     key = hashlib.sha256(json.dumps(config, sort_keys=True, allow_nan=False).encode()).hexdigest()
     path = cache_root() / "instances" / f"{key}.npz"
@@ -192,16 +178,6 @@ def cached(config: Mapping[str, Any], make: Callable[[], Instances]) -> Instance
     return instances
 
 
-def _truth_digest(instances: Instances) -> str:
-    """SHA-256 of the hidden values, which are no part of the fingerprint."""
-    digest = hashlib.sha256()
-    for group in (instances.truth, instances.truth_at):
-        for name, array in sorted(group.items()):
-            digest.update(f"{name}{array.dtype.str}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
-
-
 def _arrays(instances: Instances) -> dict[str, Any]:
     """The content of an instances file, by name."""
     return {
@@ -210,8 +186,6 @@ def _arrays(instances: Instances) -> dict[str, Any]:
         "scored": instances.scored,
         **({} if instances.answers is None else {"answers": instances.answers}),
         "generator": np.array(instances.generator),
-        "fingerprint": np.array(instances.fingerprint),
-        "truth_sha256": np.array(_truth_digest(instances)),
         **{f"truth.{k}": v for k, v in instances.truth.items()},
         **{f"truth_at.{k}": v for k, v in instances.truth_at.items()},
     }
@@ -221,23 +195,11 @@ def _read(path: Path) -> Instances | None:
     """The instances of a file; None if it is missing or damaged."""
     try:
         arrays = kept_arrays(path)
-    except (OSError, ValueError):
-        return None
-    truths = {
-        group: {k.removeprefix(group + "."): v for k, v in arrays.items() if k.startswith(group + ".")}
-        for group in ("truth", "truth_at")
-    }
-    try:
-        instances = Instances(
-            arrays["tokens"],
-            arrays["lengths"],
-            arrays["scored"],
-            str(arrays["generator"]),
-            **truths,
-            answers=arrays.get("answers"),
+        truth, truth_at = (
+            {k.removeprefix(group): v for k, v in arrays.items() if k.startswith(group)}
+            for group in ("truth.", "truth_at.")
         )
-        intact = instances.fingerprint == str(arrays["fingerprint"])
-        intact = intact and _truth_digest(instances) == str(arrays["truth_sha256"])
-    except KeyError:
+        made = (arrays["tokens"], arrays["lengths"], arrays["scored"], str(arrays["generator"]))
+    except (OSError, ValueError, KeyError):
         return None
-    return instances if intact else None
+    return Instances(*made, truth, truth_at, arrays.get("answers"))

@@ -66,7 +66,8 @@ def evaluate_predictor(
     fresh = None
     if split == "test" and task.portable:  # what makes fresh ones makes them as the test split
         fresh = task.fresh(track.definition.splits, CUTS, secrets.randbits(48))
-    stored = predictions_of(one, task, instances, fresh, now_and_then(what, announce))
+    with _in_evaluation_mode(one.module):
+        stored = stored_of(one, task, instances, fresh, progress=now_and_then(what, announce))
     seconds = time.perf_counter() - started
     records = score_baselines(track, instances, announce, names=baselines)
     result = result_of(
@@ -171,18 +172,6 @@ def weights_digest(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def predictions_of(
-    one: Given, task: Task, instances: Instances, fresh: Instances | None, progress: Progress
-) -> StoredPredictions:
-    """What it predicts for every instance, in the form in which a run keeps its predictions.
-
-    Raises:
-        UserError: It sees what it predicts, it is shifted by one place, or its rows are not what they are said to be.
-    """
-    with _in_evaluation_mode(one.module):
-        return stored_of(one, task, instances, fresh, progress=progress)
-
-
 @contextmanager
 def _in_evaluation_mode(module: nn.Module | None) -> Iterator[None]:
     """A module and all its parts are in evaluation mode, and afterwards each in the mode in which it was."""
@@ -206,13 +195,7 @@ def stored_of(
 ) -> StoredPredictions:
     """Asks for all predictions, weighs them against the tokens and the truth on the way, and then asks for some once more.
 
-    Args:
-        one: What predicts.
-        task: The task.
-        instances: What is predicted.
-        fresh: Others of the same kind, if there are any; see `CutCheck`.
-        tolerance: The share of the largest number in a row by which it may differ when it is asked for again.
-        progress: Is told how far it is.
+    `fresh` and `tolerance` are for `CutCheck`.
     """
     honesty, cuts = HonestyCheck(task), CutCheck(instances, fresh)
     at_once = rows_at_once(one.io, instances.tokens.shape[1], 64)

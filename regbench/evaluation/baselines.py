@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -55,7 +56,7 @@ def default_baselines(track: Track, instances: Instances) -> list[Baseline]:
     built_on = {None, *(base.__module__.rpartition(".")[2] for base in type(track.task).__mro__)}
     names = [name for name, entry in registry.entries(registry.BASELINE).items() if entry.only_task in built_on]
     found = [baseline for name in names for baseline in defaults_of(name, track, instances)]
-    if track.task.has_bottleneck:
+    if track.task.io.bottleneck is not None:
         found = [baseline for baseline in found if baseline.anchor is not None]
     anchors = [str(b.anchor) for b in found if b.anchor is not None]
     for what, names in (("called", [b.name for b in found]), ("the anchor", anchors)):
@@ -198,11 +199,7 @@ def score_baselines(
 
 
 def named_baselines(track: Track, instances: Instances, names: Sequence[str] | None) -> list[Baseline]:
-    """The default baselines of these names in tables. None: all.
-
-    Raises:
-        UserError: There is no baseline of a name.
-    """
+    """The default baselines of these names in tables. None: all."""
     found = {} if names is not None and not names else {b.name: b for b in default_baselines(track, instances)}
     for name in names or ():
         if name not in found:
@@ -225,9 +222,8 @@ def with_chance(records: Mapping[str, BaselineRecord], track: Track, instances: 
 def _record(baseline: Baseline, track: Track, instances: Instances, announce: Callable[[str], None]) -> BaselineRecord:
     """A baseline's scores, from the cache or computed now."""
     path = cache_root() / "baselines" / f"{baseline_key(baseline, track, instances)}-{SCORING_VERSION}.json"
-    found = _kept_record(path)
-    if found is not None:
-        return found
+    with contextlib.suppress(OSError, ValueError):  # missing, damaged, or another one
+        return BaselineRecord.model_validate_json(kept_text(path))
     what = f"scoring the baseline {baseline.name}"
     announce(what)
     made = predict_baseline(baseline, track, instances, now_and_then(what, announce))
@@ -241,11 +237,3 @@ def _record(baseline: Baseline, track: Track, instances: Instances, announce: Ca
     )
     keep_text(path, record.model_dump_json())
     return record
-
-
-def _kept_record(path: Path) -> BaselineRecord | None:
-    """The record in a file. None if it is missing, damaged or another one."""
-    try:
-        return BaselineRecord.model_validate_json(kept_text(path))
-    except (OSError, ValueError):
-        return None

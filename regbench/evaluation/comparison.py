@@ -6,7 +6,7 @@ Scores show which predictors are equally good. This shows which predict the same
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
-from regbench.evaluation.baselines import Announce, kept_predictions, predict_baseline
-from regbench.evaluation.find_predictors import Found, KnownScores, Run
+from regbench.evaluation.baselines import Announce, kept_predictions, predict_baseline, score_stored
+from regbench.evaluation.find_predictors import ComparedPredictor, Found, KnownScores, Run
 from regbench.evaluation.predictions import Predictions, StoredPredictions, read_scored
 from regbench.metrics.metric import TokenPrediction
-from regbench.metrics.scores import mean_over
+from regbench.metrics.scores import Scores, by_problem, counted_positions, mean_over, score
+from regbench.metrics.significance import SIGNIFICANCE, Change, Sample, compare
 from regbench.models.predictor import Baseline
-from regbench.results import ScoreRecord
+from regbench.results import Result, ScoreRecord
 from regbench.tracks import Track
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
@@ -42,38 +43,17 @@ class Comparison:
     """How differently M predictors predict.
 
     The distance of two runs is the mean over all pairs of their seeds. The distance of a run to itself is the mean over pairs
-    of its own seeds.
-
-    Attributes:
-        track: The track's name.
-        tokens: How many tokens of each instance are compared.
-        instances: How many instances are compared.
-        positions: How many scored positions are compared.
-        names: The M names.
-        seeds: The number of seeds of each predictor.
-        distance: (M, M), the total variation distances.
-        stderr: (M, M), their standard errors over instances, or over problems that they share.
+    of its own seeds. Their standard errors are over instances, or over problems that they share.
     """
 
     track: str
-    tokens: int
+    tokens: int  # of each instance
     instances: int
-    positions: int
+    positions: int  # that are scored
     names: Sequence[str]
-    seeds: Sequence[int]
-    distance: NDArray[np.float64]
-    stderr: NDArray[np.float64]
-
-    def ordered(self, order: Sequence[int]) -> Comparison:
-        """The same comparison with its predictors in another order."""
-        rows = np.ix_(order, order)
-        return replace(
-            self,
-            names=[self.names[i] for i in order],
-            seeds=[self.seeds[i] for i in order],
-            distance=self.distance[rows],
-            stderr=self.stderr[rows],
-        )
+    seeds: Sequence[int]  # the number of those of each predictor
+    distance: NDArray[np.float64]  # (M, M)
+    stderr: NDArray[np.float64]  # (M, M)
 
     def write_csv(self, path: Path) -> None:
         """Writes a CSV file with a line for each pair of predictors, in both directions."""
@@ -94,14 +74,8 @@ def distances(
 ) -> Comparison:
     """Computes the TVD between every two predictors, over the scored positions among the first tokens of each test instance.
 
-    Args:
-        found: The predictors. Those without predictions are left out.
-        tokens: How many tokens of each instance are compared.
-        order: "similar" puts predictors that predict alike next to each other; the first stays first.
-        announce: Is told of baselines that predict.
-
-    Raises:
-        UserError: There is nothing to compare.
+    Predictors without predictions are left out. The order "similar" puts those that predict alike next to each other; the first
+    stays first.
     """
     track, early = found.track, compared_part(found, tokens)
     chosen = [
@@ -113,20 +87,14 @@ def distances(
         raise NoDistances("entries of the leaderboard have no predictions; distances need two runs or baselines")
     seeds = [predictions_at_scored(source, track, found.test, early, announce) for _, source in chosen]
     distance, stderr = _distances(seeds, early)
-    positions, names = int(early.scored.sum()), [name for name, _ in chosen]
-    comparison = Comparison(
-        track.name, tokens, len(early), positions, names, [len(one) for one in seeds], distance, stderr
-    )
-    return comparison.ordered(similar_order(comparison.distance)) if order == "similar" else comparison
+    rows = similar_order(distance) if order == "similar" else list(range(len(chosen)))
+    names, counts, at = [chosen[i][0] for i in rows], [len(seeds[i]) for i in rows], np.ix_(rows, rows)
+    positions = int(early.scored.sum())
+    return Comparison(track.name, tokens, len(early), positions, names, counts, distance[at], stderr[at])
 
 
 def compared_part(found: Found, tokens: int) -> Instances:
-    """The first tokens of each test instance.
-
-    Raises:
-        UserError: `tokens` is below 1.
-        NoDistances: nothing is scored there, or the track has no distributions to compare.
-    """
+    """The first tokens of each test instance."""
     track = found.track
     if tokens < 1:
         raise UserError(f"tokens must be at least 1, not {tokens}")
@@ -158,9 +126,6 @@ def similar_order(distance: NDArray[np.float64]) -> list[int]:
     """Finds an order in which neighbours are near: a short path from the first predictor through all others.
 
     Parts of the path are reversed as long as that makes it shorter.
-
-    Args:
-        distance: (M, M), distances between predictors.
     """
     order = list(range(len(distance)))
 
@@ -273,3 +238,75 @@ def mean_distance(pairs: Iterable[tuple[FloatArray, FloatArray]], early: Instanc
     row, _ = np.nonzero(early.scored)
     each = np.mean([np.bincount(row, 0.5 * np.abs(a - b).sum(-1), len(early)) for a, b in pairs], 0)
     return mean_over(each, early.scored.sum(1), early.problem)
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """One predictor."""
+
+    name: str
+    seeds: int
+    """How many trained models its scores are the mean of. 0 of a baseline."""
+    scores: Mapping[str, ScoreRecord]
+    change: Change | None
+    """The way from the first predictor that was given to this one, by the main score. None of the first."""
+    learned: int | None = None
+    """How many seeds have learned, where some have not. Else None."""
+    result: Result | None = None
+    """What it was trained with. None of a baseline."""
+
+    @property
+    def verdict(self) -> str:
+        """What the test of significance says: "better", "worse" or "tied"; "" of the first."""
+        if self.change is None:
+            return ""
+        return "worse" if self.change.worse else "better" if self.change.better else "tied"
+
+
+def score_table(found: Found, announce: Announce = lambda name, done, total: None) -> list[ScoreRow]:
+    """Scores the predictors on the test split, best first by the main score.
+
+    Each is compared with the first that was given, on the same instances; see `regbench.metrics.significance`. A predictor that
+    was not trained by regbench counts as it is, without noise of seeds.
+    """
+    main = found.track.metrics[found.track.definition.main_score]
+    counts = by_problem(counted_positions(found.track.task, found.test)[main.name].sum(1), found.test.problem)
+    known = [_known(one, found, announce) for one in found.compared]
+    order = sorted(range(len(known)), key=lambda i: (-main.sign * known[i].scores[main.name].value, i))
+    rows = []
+    for i in order:
+        change = None
+        if i != 0:
+            higher = main.higher_is_better
+            pair = known[0].main, known[i].main
+            change = compare(*pair, counts, found.prior, higher_is_better=higher, level=SIGNIFICANCE / 2)
+        seeds = known[i].main.seeds if known[i].main.trained else []
+        cut = found.prior.gap_in(seeds)
+        learned = None if cut is None else sum(main.sign * (x - cut) > 0 for x in seeds)
+        rows.append(ScoreRow(found.names[i], len(seeds), known[i].scores, change, learned, known[i].result))
+    return rows
+
+
+def _known(one: ComparedPredictor, found: Found, announce: Announce) -> KnownScores:
+    """The scores of one predictor, computed from its predictions where it has any."""
+    if isinstance(one.source, KnownScores):
+        return one.source
+    if isinstance(one.source, Baseline):
+        made = predict_baseline(one.source, found.track, found.test, partial(announce, one.name))
+        return known_scores(one.name, [score_stored(found.track, found.test, made.stored)], found.track, trained=False)
+    folder, result, task, test = one.source.folder, one.source.result, found.track.task, found.test
+    # No name holds the predictions of a seed when the next are read: of a large track two would fill the memory.
+    scores = [score(task, test, read_scored(folder, s, task, test).batches(at=test.scored)) for s in result.seeds]
+    return known_scores(one.name, scores, found.track, trained=result.evaluation is None, result=result)
+
+
+def known_scores(
+    name: str, seeds: Sequence[Scores], track: Track, *, trained: bool, result: Result | None = None
+) -> KnownScores:
+    """Puts the scores of several seeds together. The error of a mean over seeds is their deviation over sqrt(n)."""
+    main, records = track.definition.main_score, {}
+    for metric in track.task.scores:
+        records[metric] = ScoreRecord.over_seeds([one[metric] for one in seeds])
+    sums = np.array([one.sums[main] for one in seeds])
+    sample = Sample.of([one[main].value for one in seeds], sums, seeds[0].counts_of(main), trained)
+    return KnownScores(name, records, sample, result)

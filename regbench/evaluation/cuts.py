@@ -75,10 +75,7 @@ class Cuts:
     def sums(self, task: Task, instances: Instances, predictions: Iterable[FloatArray]) -> dict[str, FloatArray]:
         """By score what the cuts stand for together, of each instance or of each problem.
 
-        Args:
-            task: The task.
-            instances: What was cut.
-            predictions: Consecutive batches (B, L, V), of which the rows at the cuts count.
+        Of the consecutive batches (B, L, V) of predictions the rows at the cuts count.
         """
         found = {name: np.zeros(len(instances)) for name in task.scores}
         start = 0

@@ -96,17 +96,15 @@ def find_predictors(predictors: Sequence[str], track: str | None, board: Board |
     test = loaded.instances("test")
     baselines = default_baselines(loaded, test)
     compared: list[ComparedPredictor] = []
-    for spec in predictors:
-        compared += [one for one in _find(spec, loaded, test, baselines, board) if not _is_among(one, compared)]
+    for one in (one for spec in predictors for one in _find(spec, loaded, test, baselines, board)):
+        twice = any(one.source is other.source and one.label == other.label for other in compared)
+        if not (twice and isinstance(one.source, Baseline)):
+            compared.append(one)
     if len(compared) < 2:
         raise UserError(f"a comparison needs at least two predictors, not {len(compared)}")
     main = loaded.metrics[loaded.definition.main_score]
     prior = default_prior(main) if board is None else board.prior(loaded)
     return Found(loaded, test, compared, _names(compared), prior)
-
-
-def _is_among(one: ComparedPredictor, others: Sequence[ComparedPredictor]) -> bool:
-    return isinstance(one.source, Baseline) and any(one.source is o.source and one.label == o.label for o in others)
 
 
 def _names(compared: Sequence[ComparedPredictor]) -> list[str]:

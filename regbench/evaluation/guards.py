@@ -41,13 +41,9 @@ LEAST_GAIN = 0.1
 
 
 def require_bottleneck(predictor: Any, track: Track) -> None:
-    """Refuses a predictor that would read the whole prompt on a track that asks what one vector holds.
-
-    Raises:
-        UserError: The track's task has a bottleneck, and the predictor is no model of regbench that has it.
-    """
+    """Refuses a predictor that would read the whole prompt on a track that asks what one vector holds."""
     model = getattr(predictor, "model", predictor)  # of what `regbench.load` gives
-    if track.task.has_bottleneck and getattr(getattr(model, "io", None), "bottleneck", None) is None:
+    if track.task.io.bottleneck is not None and getattr(getattr(model, "io", None), "bottleneck", None) is None:
         raise UserError(
             f"{track.name} asks what one vector of a model holds, and this predictor reads the whole prompt: train an "
             "architecture on it, with regbench run --arch"
@@ -63,10 +59,6 @@ class CutCheck:
     A model that has seen what it predicts, or what follows, or the instances beside it, gives others then. So does one that
     behaves for as long as it is watched. One that looks its answers up gives the same. So cut prompts of fresh instances, of
     which there is nothing to look up, are among the others, and are not to be answered worse.
-
-    Args:
-        instances: All that are scored.
-        fresh: As many others of the same kind as there are `CUTS`. None: there are none.
     """
 
     def __init__(self, instances: Instances, fresh: Instances | None = None) -> None:
@@ -88,11 +80,7 @@ class CutCheck:
             self.scored[int(k)] = rows[self.which[k] - start, self.places[k]].copy()
 
     def judge(self, one: Given, tolerance: float) -> None:
-        """Refuses a model whose rows for the cut prompts are not those that were scored, or are better than for fresh ones.
-
-        Raises:
-            UserError: The fault, in one line.
-        """
+        """Refuses a model whose rows for the cut prompts are not those that were scored, or are better than for fresh ones."""
         scored, again = np.stack([self.scored[k] for k in range(CUTS)]), self._ask(one)
         off = _apart(scored, again[:CUTS])
         if off.max() > tolerance:
@@ -227,11 +215,7 @@ class HonestyCheck:
         self.gain[shift] += len(gain), gain.sum(), (gain**2).sum(), there.sum()
 
     def judge(self, one: Given, cuts: CutCheck) -> None:
-        """Refuses predictions that have seen what they predict, and predictions that are shifted by one place.
-
-        Raises:
-            UserError: The fault, in one line.
-        """
+        """Refuses predictions that have seen what they predict, and predictions that are shifted by one place."""
         if self._better(-1):
             raise UserError(_early(one, sure=bool(self.log_likelihood.any())))
         late = self._better(1) and self.task.knows_truth and abs(self.z(1)) < LARGEST_Z / 2 and self.excess[1][1] > 1

@@ -98,12 +98,7 @@ def _hub_answers(name: str, revision: str | None) -> bool:
 
 
 class LanguageModel:
-    """A causal language model with its tokenizer.
-
-    Attributes:
-        model: the `transformers` model, in its evaluation form.
-        tokenizer: its tokenizer.
-    """
+    """A causal language model of `transformers`, in its evaluation form, with its tokenizer."""
 
     def __init__(self, name: str, prompting: Prompting, device: torch.device) -> None:
         """Loads `name`, a repository of the Hub or a folder. Code that comes with a model is not run."""

@@ -83,18 +83,7 @@ def language_model_result(run: Path) -> Result | None:
 
 
 def submit_language_model(run: Path, result: Result, board: Path, *, name: str | None, replace: bool) -> Path:
-    """Computes the scores in the folder of `regbench evaluate hf:NAME --out DIR` again, and writes a file on the board.
-
-    Args:
-        run: The folder.
-        result: Its result.
-        board: The leaderboard's folder.
-        name: The name in tables, or None for that of the model.
-        replace: Whether it takes the place of a file of the same name.
-
-    Raises:
-        UserError: Something is wrong with the result, the track has no entries, or a file of this name is there.
-    """
+    """Computes the scores in the folder of `regbench evaluate hf:NAME --out DIR` again, and writes a file on the board."""
     name = result.architecture.name.lower() if name is None else name
     if not _NAME.fullmatch(name):
         raise UserError(f"{name[:80]!a} cannot name a language model: up to 80 small letters, digits and _ . + = -")
@@ -147,29 +136,6 @@ def _faults(result: Result) -> Iterator[str]:
     track = load_track(result.track.name) if result.track.name in track_names() else None
     if track is None or result.track != track.record() or set(result.metrics) != set(track.task.scores):
         yield f"it is not on {result.track.name} as it is built in here, or has other scores"
-        return
-    if evaluation.limit is not None and evaluation.limit > track.definition.splits.test:
-        yield f"it is of {evaluation.limit:,} instances, more than the test split has"
-    for name in ("separator", "prompt"):
-        if not _is_text(result.architecture.options.get(name, '""')):
-            yield f"the {name} is no text in JSON"
-    mappings = [str(seed.seed) for seed in result.seeds]
-    if sorted(mappings) != sorted(evaluation.outside) or not all(0 <= one <= 1 for one in evaluation.outside.values()):
-        yield "not every mapping has a probability of other tokens, from 0 to 1"
-    for seed in result.seeds:
-        for metric, record in seed.scores.items():
-            lowest, highest = track.metrics[metric].limits
-            if not lowest <= record.value <= highest:
-                yield f"mapping {seed.seed}: {metric} is {record.value:g}, outside {lowest:g} to {highest:g}"
-
-
-def _is_text(option: object) -> bool:
-    """Whether an option is a string in JSON that can be shown, apart from new lines and tabs."""
-    try:
-        text = json.loads(str(option))
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(text, str) and text.translate({ord(space): None for space in "\n\r\t"}).isprintable()
 
 
 def _rescored(run: Path, result: Result) -> Iterator[str]:

@@ -60,11 +60,6 @@ class _Stored:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Self:
-        missing = [name for name in cls.names_in_file.values() if name not in arrays]
-        if missing and "given" in arrays:
-            raise ValueError("it holds no whole distributions, only each token's probability and the most likely token")
-        if missing:
-            raise ValueError(f"it holds no '{missing[0]}'")
         return cls(**{field: arrays[name] for field, name in cls.names_in_file.items()})
 
 

@@ -44,40 +44,16 @@ UPDATE = "--regbench-update"
 
 
 class SeedMeasurement(Strict):
-    """One trained model.
-
-    Attributes:
-        seed: Its seed.
-        score: Its score.
-        training: The step, the training loss and the validation loss of each evaluation.
-        by_position: The score in each bin of positions.
-    """
+    """One trained model."""
 
     seed: int
     score: float
-    training: list[tuple[int, float, float]]
-    by_position: list[float]
+    training: list[tuple[int, float, float]]  # step, training loss and validation loss of each evaluation
+    by_position: list[float]  # the score in each bin
 
 
 class Measurement(Strict):
-    """The part of a run's outcome that later runs are compared with. A record file holds one measurement.
-
-    Attributes:
-        schema_version: The version of this schema.
-        track: The track's name.
-        track_digest: The digest of the track's definition.
-        test_fingerprint: The fingerprint of the test split.
-        architecture: The architecture's name.
-        source_sha256: The digest of its source.
-        settings: The settings that were asked for. None where a finished run was scored.
-        metric: The score that is compared.
-        seeds: The trained models.
-        position: The mean position of each bin of the curve.
-        position_count: The number of positions in each bin.
-        instances: (N,), the score summed over an instance's positions, averaged over seeds.
-        counts: (N,), the number of those positions.
-        environment: The machine and the packages.
-    """
+    """The part of a run's outcome that later runs are compared with. A record file holds one measurement."""
 
     schema_version: Literal[1] = 1
     track: str
@@ -85,13 +61,13 @@ class Measurement(Strict):
     test_fingerprint: str
     architecture: str
     source_sha256: str
-    settings: dict[str, Any] | None
+    settings: dict[str, Any] | None  # None where a finished run was scored
     metric: str
     seeds: list[SeedMeasurement] = pydantic.Field(min_length=1)
-    position: list[float]
+    position: list[float]  # the mean of each bin
     position_count: list[int]
-    instances: list[float]
-    counts: list[int]
+    instances: list[float]  # (N,), the score summed over an instance's positions, averaged over seeds
+    counts: list[int]  # (N,), the number of those positions
     environment: dict[str, str]
 
     @property
@@ -101,11 +77,7 @@ class Measurement(Strict):
 
 
 def plain_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Turns settings into the form in which a record keeps and compares them.
-
-    Raises:
-        UserError: A value cannot be written as JSON.
-    """
+    """Turns settings into the form in which a record keeps and compares them."""
     try:
         kept: dict[str, Any] = json.loads(json.dumps(plain(dict(settings or {})), allow_nan=False))
     except (TypeError, ValueError) as error:
@@ -114,11 +86,7 @@ def plain_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def choose_metric(track: Track, metric: str | None) -> str:
-    """Returns the metric that was asked for, or else the track's main score.
-
-    Raises:
-        UserError: The track's task has no such score.
-    """
+    """Returns the metric that was asked for, or else the track's main score."""
     if metric is None:
         return track.definition.main_score
     if metric not in track.task.scores:
@@ -127,18 +95,7 @@ def choose_metric(track: Track, metric: str | None) -> str:
 
 
 def measure(folder: Path, track: Track, metric: str, settings: Mapping[str, Any] | None) -> Measurement:
-    """Scores the stored predictions of a finished run. Nothing is trained.
-
-    Args:
-        folder: The run folder.
-        track: The track that the run was made on.
-        metric: The score to measure.
-        settings: The settings that were asked for, as the record will keep them.
-
-    Raises:
-        UserError: The folder holds no finished run, the run is on another track, its scores are not of the whole test split, or
-            its predictions are not those that its scores were computed from.
-    """
+    """Scores the stored predictions of a finished run. Nothing is trained."""
     result = read_result(folder)
     _check_track(result.track.name, result.track.digest, result.track.fingerprints["test"], track, str(folder))
     if result.split != "test":
@@ -173,11 +130,7 @@ def measure(folder: Path, track: Track, metric: str, settings: Mapping[str, Any]
 
 
 def read_record(path: Path) -> Measurement:
-    """Reads a record.
-
-    Raises:
-        UserError: The file cannot be read, or is no record.
-    """
+    """Reads a record."""
     with explain_validation(str(path), Measurement.model_fields):
         return Measurement.model_validate_json(read_text(path))
 
@@ -200,16 +153,7 @@ def check_record(
 ) -> None:
     """Checks that a record is of what is asked for now.
 
-    Args:
-        record: The record.
-        where: Its file.
-        track: The track that is asked for.
-        architecture: The architecture that is asked for, or None for any.
-        metric: The score that is asked for.
-        settings: The settings that are asked for, or None for those of a finished run.
-
-    Raises:
-        UserError: The record is of another track, another definition of the track, another architecture, metric or settings.
+    `architecture` and `settings` are None where any will do.
     """
     _check_track(record.track, record.track_digest, record.test_fingerprint, track, str(where))
     if architecture is not None and record.architecture != architecture:
@@ -230,15 +174,7 @@ def check_record(
 
 @dataclass(frozen=True)
 class RegressionOutcome:
-    """A measurement beside its record.
-
-    Attributes:
-        expected: The record.
-        got: The measurement.
-        change: How they differ.
-        worst: How the worst seed differs from the recorded ones.
-        prior: What is expected of the seeds.
-    """
+    """A measurement beside its record, how they differ, and how the worst seed differs from the recorded ones."""
 
     expected: Measurement
     got: Measurement
@@ -257,12 +193,7 @@ class RegressionOutcome:
     ) -> RegressionOutcome:
         """Compares two measurements of one metric.
 
-        Args:
-            expected: The record.
-            got: The measurement.
-            metrics: The scores of the track, by name.
-            level: The probability with which chance alone may be called worse.
-            prior: What is expected of the seeds, by default as on a track without a board.
+        `level` is the probability with which chance alone may be called worse.
         """
         metric, counts, sample = metrics[got.metric], np.array(got.counts), expected.sample
         prior, higher = prior or default_prior(metric), metric.higher_is_better
@@ -291,7 +222,8 @@ class RegressionOutcome:
 
     def explain(self) -> str:
         """Tells the outcome in several lines: both scores, the noise, where the curves begin to differ, and what else changed."""
-        change = self.change
+        change, worst = self.change, self.worst
+        allowed = f"{-worst.allowed:+.4f} is allowed for the worst of {len(self.got.seeds)}"
         rows = [
             ("expected", _seeds(self.expected)),
             ("got", _seeds(self.got)),
@@ -302,23 +234,22 @@ class RegressionOutcome:
                 f"allowed are {change.allowed / change.noise if change.noise else 0:.2f} of them "
                 f"(level {change.level:g}, {change.freedom:.3g} degrees of freedom)",
             ),
-            *([("one seed", self._one_seed())] if self.worst.worse else []),
+            *([("one seed", f"{worst.change:+.4f} from the recorded mean; {allowed}")] if worst.worse else []),
             ("training", self.training()),
             ("positions", self.positions()),
             ("changed", ", ".join(self.changed()) or "nothing that the record knows of"),
         ]
         return "\n".join([self.headline(), *(f"  {name:10}{text}" for name, text in rows)])
 
-    def _one_seed(self) -> str:
-        worst, number = self.worst, len(self.got.seeds)
-        return f"{worst.change:+.4f} from the recorded mean; {-worst.allowed:+.4f} is allowed for the worst of {number}"
-
     def training(self) -> str:
         """Tells the first evaluation at which a loss is further from the record than seeds explain.
 
         Evaluations are counted. Their steps differ a little between seeds, since the batches do.
         """
-        then, now = (_by_evaluation(measurement) for measurement in (self.expected, self.got))
+        # Of each evaluation that every seed has, the row of each seed.
+        then, now = (
+            list(zip(*(seed.training for seed in one.seeds), strict=False)) for one in (self.expected, self.got)
+        )
         number = min(len(then), len(now))
         if not number:
             return "nothing was trained"
@@ -409,8 +340,3 @@ def _environment(result: Result) -> dict[str, str]:
 def _seeds(measurement: Measurement) -> str:
     each = ", ".join(f"{seed.seed}: {seed.score:.4f}" for seed in measurement.seeds)
     return f"{measurement.sample.mean:.4f} (by seed {each})"
-
-
-def _by_evaluation(measurement: Measurement) -> list[list[tuple[int, float, float]]]:
-    """For each evaluation that every seed has, its row of the training curve for each seed."""
-    return [list(rows) for rows in zip(*(seed.training for seed in measurement.seeds), strict=False)]

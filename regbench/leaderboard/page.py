@@ -28,7 +28,7 @@ from regbench.report.content import (
     metric_words,
     points,
 )
-from regbench.report.html import render_page
+from regbench.report.page import render_page
 from regbench.results import Curve
 from regbench.tracks import load_track, track_names
 

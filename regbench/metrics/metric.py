@@ -117,11 +117,7 @@ class Metrics(dict[str, Metric]):
     """Metrics by name. Asking for an unknown name is a mistake of the user."""
 
     def __missing__(self, name: str) -> Metric:
-        """Tells of a name that is not there.
-
-        Raises:
-            UserError: Always.
-        """
+        """Tells of a name that is not there."""
         raise UserError(f"unknown score '{name}'{nearest(name, self)}")
 
 
@@ -220,79 +216,50 @@ _MSE = Metric(
     kind="vectors",
 )
 
-METRICS = Metrics(
-    {
-        metric.name: metric
-        for metric in (
-            _AREA,
-            _LEGAL,
-            _TOKEN,
-            replace(
-                _TOKEN,
-                name="last_two_accuracy",
-                label="accuracy, last two",
-                meaning="Token accuracy in the answers of the last two examples of each task (CGT Table 1).",
-            ),
-            replace(
-                _TOKEN,
-                name="final_accuracy",
-                label="accuracy, last value",
-                meaning="Token accuracy of the last value alone, the one after the query (ICLL Figure 3a).",
-            ),
-            replace(
-                _TOKEN,
-                name="label_accuracy",
-                label="accuracy, query",
-                meaning="Token accuracy of the label of the query alone (TinT section 5.1).",
-            ),
-            replace(
-                _TOKEN,
-                name="in_context_accuracy",
-                label="accuracy in context",
-                meaning="Token accuracy of the outputs of triggers that have occurred before (Bietti et al. 2023).",
-            ),
-            replace(
-                _TOKEN,
-                name="longer_accuracy",
-                label="accuracy, longer",
-                meaning="Token accuracy of states after more symbols than any stretch in training has.",
-            ),
-            *(
-                replace(
-                    _TOKEN,
-                    name=f"{group.lower().replace('-', '_')}_accuracy",
-                    label=f"accuracy, {group}",
-                    meaning=f"Token accuracy of states after more symbols than any stretch in training has, in {group}.",
-                )
-                for group in ("parity", "S3", "A4", "A5", "S5", "S5-swaps")
-            ),
-            _TVD,
-            replace(
-                _TVD,
-                name="global_tvd",
-                label="TVD, global",
-                meaning="TVD over what comes from the global transitions alone: how well training has taught them.",
-            ),
-            _NLL,
-            replace(
-                _NLL,
-                name="nll_behind_cut",
-                label="NLL after the switch (nats)",
-                meaning="NLL over what follows the first switch.",
-            ),
-            _MSE,
-            replace(
-                _MSE,
-                name="truth_mse",
-                label="MSE to truth",
-                meaning="Mean squared difference, over components, from the true mean.",
-                compute=lambda rows: _squared(rows, rows.truth),
-                needs=("predicted", "truth"),
-                over="truth_mse",
-            ),
-        )
-    }
+_LONGER = "of states after more symbols than any stretch in training has"
+_ACCURACIES = {
+    "last_two": ("accuracy, last two", "in the answers of the last two examples of each task (CGT Table 1)"),
+    "final": ("accuracy, last value", "of the last value alone, the one after the query (ICLL Figure 3a)"),
+    "label": ("accuracy, query", "of the label of the query alone (TinT section 5.1)"),
+    "in_context": ("accuracy in context", "of the outputs of triggers that have occurred before (Bietti et al. 2023)"),
+    "longer": ("accuracy, longer", _LONGER),
+    **{
+        group.lower().replace("-", "_"): (f"accuracy, {group}", f"{_LONGER}, in {group}")
+        for group in ("parity", "S3", "A4", "A5", "S5", "S5-swaps")
+    },
+}
+"""Token accuracies over groups of positions: their labels, and what they are over."""
+
+_GLOBAL = "TVD over what comes from the global transitions alone: how well training has taught them."
+_ALL = (
+    _AREA,
+    _LEGAL,
+    _TOKEN,
+    *(
+        replace(_TOKEN, name=f"{name}_accuracy", label=label, meaning=f"Token accuracy {over}.")
+        for name, (label, over) in _ACCURACIES.items()
+    ),
+    _TVD,
+    replace(_TVD, name="global_tvd", label="TVD, global", meaning=_GLOBAL),
+    _NLL,
+    replace(
+        _NLL,
+        name="nll_behind_cut",
+        label="NLL after the switch (nats)",
+        meaning="NLL over what follows the first switch.",
+    ),
+    _MSE,
+    replace(
+        _MSE,
+        name="truth_mse",
+        label="MSE to truth",
+        meaning="Mean squared difference, over components, from the true mean.",
+        compute=lambda rows: _squared(rows, rows.truth),
+        needs=("predicted", "truth"),
+        over="truth_mse",
+    ),
 )
+METRICS = Metrics({metric.name: metric for metric in _ALL})
 """Every metric, and every group score of the built-in tasks, in the order in which they are shown."""
 
 POSITION_METRICS = Metrics({name: metric for name, metric in METRICS.items() if metric.over == name})
@@ -308,12 +275,7 @@ def position_metrics(task: Task) -> Metrics:
 
 
 def metrics_of(task: Task) -> Metrics:
-    """The scores of a task, in its order. A group score that is not built in takes all but its name from its metric.
-
-    Raises:
-        UserError: A score is neither a metric nor a group score, a group score is over no metric, a built-in score of that name
-            is better the other way, or a metric of the task is none, or has the name of a built-in one.
-    """
+    """The scores of a task, in its order. A group score that is not built in takes all but its name from its metric."""
     if not isinstance(task.metrics, tuple) or not all(isinstance(metric, Metric) for metric in task.metrics):
         raise UserError(
             f"{type(task).__name__}: its metrics must be a tuple of regbench.Metric, not {task.metrics!r:.60}"
@@ -361,12 +323,7 @@ def score_positions(
 ) -> dict[str, FloatArray]:
     """Computes the built-in metrics of tokens at every position. Of equal maxima the first is the most likely token.
 
-    Args:
-        predicted: (B, L, V), predicted distributions.
-        truth: (B, L, V), true distributions. None: only the metrics `WITHOUT_TRUTH`.
-        tokens: (B, L), the sampled tokens.
-
-    Returns:
-        By metric (B, L) float64.
+    `predicted` (B, L, V) and `truth` are distributions; without a truth there are only the metrics `WITHOUT_TRUTH`. Gives (B, L)
+    float64 by metric.
     """
     return computed(Rows(tokens, predicted, TokenPrediction.of(predicted, tokens), truth))

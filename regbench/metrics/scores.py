@@ -52,8 +52,7 @@ class Steps:
 
         More than `MOST_BINS` steps are put into bins of `bin_width`. The step of a bin is the mean over its positions.
 
-        Returns:
-            Steps, scores with standard errors, and numbers of positions.
+        Gives steps, scores with standard errors, and numbers of positions.
         """
         k = self.counts.shape[1]
         edges = np.arange(0, k, bin_width(k) if k > MOST_BINS and not self.exact else 1)
@@ -108,8 +107,7 @@ class Scores:
     def curve(self, metric: str, width: int) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
         """Computes the mean score over bins of `width` positions. Bins in which nothing is scored are left out.
 
-        Returns:
-            Mean positions, mean scores, and numbers of positions.
+        Gives mean positions, mean scores, and numbers of positions.
         """
         position_counts = self.group_position_counts.get(metric, self.position_counts)
         edges = np.arange(0, len(position_counts), width)
@@ -130,16 +128,8 @@ def score(
 ) -> Scores:
     """Scores predictions for instances.
 
-    Args:
-        task: The task of the instances.
-        instances: What was predicted, (N, L).
-        predictions: Consecutive batches in the order of the instances: (B, L, V), or (B, L, D_out) for vectors. They may be
-            `TokenPrediction` where the task does not know its truth.
-        apart: Whether instances that share a problem stay apart.
-
-    Raises:
-        UserError: Predictions of a wrong shape, rows that are not distributions, vectors that are not finite.
-        TypeError: The task asks for a metric that needs a truth, and does not know its truth.
+    Predictions are consecutive batches in the order of the instances, (B, L, V), or (B, L, D_out) for vectors; `TokenPrediction`
+    where the task does not know its truth. With `apart`, instances that share a problem stay apart.
     """
     return _add_up(task, instances, _by_batch(task, instances, predictions), apart=apart)
 
@@ -230,10 +220,8 @@ def by_problem(values: Values, problem: IntArray | None) -> Values:
 def mean_over(sums: FloatArray, counts: IntArray, unit: IntArray | None) -> ScoreRecord:
     """The mean over positions, with its standard error over the units that have any.
 
-    Args:
-        sums: (K,), the sums over K sets of positions.
-        counts: (K,), the number of positions of each set.
-        unit: (K,), the number of the instance, or the problem, that each set is of. None: each is one by itself.
+    `sums` and `counts` (K,) are over K sets of positions. `unit` (K,) numbers the instance, or the problem, that each set is of;
+    None: each is one by itself.
     """
     added, counted = by_problem(sums.astype(np.float64), unit), by_problem(counts.astype(np.int64), unit)
     some = counted > 0
@@ -241,11 +229,7 @@ def mean_over(sums: FloatArray, counts: IntArray, unit: IntArray | None) -> Scor
 
 
 def counted_positions(task: Task, instances: Instances) -> dict[str, NDArray[np.bool_]]:
-    """By score the positions that count for it, (N, L).
-
-    Raises:
-        TypeError: The task asks for a metric that needs a truth, and does not know its truth.
-    """
+    """By score the positions that count for it, (N, L)."""
     groups, known = task.groups(instances), position_metrics(task)
     masks = {}
     for name in task.scores:
@@ -274,7 +258,6 @@ def position_scores(task: Task, instances: Instances, predicted: FloatArray | To
     if isinstance(predicted, TokenPrediction):
         if task.knows_truth:
             raise TypeError(f"{type(task).__name__} knows its truth: it is scored on whole distributions")
-        check_token_prediction(predicted, instances.scored.shape, io.vocab_size)
         return computed(Rows(targets, token=predicted), wanted)
     if isinstance(io, VectorIO):
         check_finite(predicted, (*instances.scored.shape, io.d_out))
@@ -308,11 +291,7 @@ def _spread(values: FloatArray, at: NDArray[np.bool_]) -> FloatArray:
 
 
 def check_finite(predicted: FloatArray, shape: tuple[int, ...]) -> None:
-    """Checks that predictions have the shape and are finite.
-
-    Raises:
-        UserError: They do not.
-    """
+    """Checks that predictions have the shape and are finite."""
     if predicted.shape != shape:
         raise UserError(f"predictions have the shape {predicted.shape}, not {shape}")
     if not np.isfinite(predicted).all():
@@ -320,33 +299,13 @@ def check_finite(predicted: FloatArray, shape: tuple[int, ...]) -> None:
 
 
 def check_distributions(predicted: FloatArray, shape: tuple[int, ...]) -> None:
-    """Checks that predictions have the shape, and that every row is a distribution: not negative, with the sum 1 within 1e-3.
-
-    Raises:
-        UserError: They do not, or a row is none.
-    """
+    """Checks that predictions have the shape, and that every row is a distribution: not negative, with the sum 1 within 1e-3."""
     check_finite(predicted, shape)
     if (predicted < 0).any():
         raise UserError("predictions hold negative probabilities")
     off = np.abs(predicted.sum(-1) - 1.0).max(initial=0.0)
     if off > 1e-3:
         raise UserError(f"predicted rows must sum to 1; one is off by {off:.3g}")
-
-
-def check_token_prediction(predicted: TokenPrediction, shape: tuple[int, ...], vocab_size: int) -> None:
-    """Checks that both arrays have the shape, with probabilities in the one and tokens of the vocabulary in the other.
-
-    Raises:
-        UserError: They do not.
-    """
-    probability, token = predicted.probability, predicted.most_likely
-    check_finite(probability, shape)
-    if token.shape != shape:
-        raise UserError(f"the most likely tokens have the shape {token.shape}, not {shape}")
-    if probability.size and (probability.min() < 0 or probability.max() > 1 + 1e-3):
-        raise UserError("predictions hold numbers that are no probabilities")
-    if token.size and (token.min() < 0 or token.max() >= vocab_size):
-        raise UserError(f"a most likely token is outside the vocabulary [0, {vocab_size})")
 
 
 # --- Scores as a result keeps them. ---

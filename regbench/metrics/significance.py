@@ -240,13 +240,7 @@ def worst_seed(
 ) -> Change:
     """Compares the worst of some seeds with the earlier ones. Its own score does not count as noise.
 
-    Args:
-        expected: The models trained then.
-        got: The score of each seed now.
-        counts: (N,), the number of positions of each instance.
-        prior: What is expected of the seeds.
-        higher_is_better: Whether the score is better when it is higher.
-        level: The probability with which chance alone may call any of the seeds worse.
+    `level` is the probability with which chance alone may call any of the seeds worse. The rest is as in `compare`.
     """
     mean = expected.mean
     variance, freedom = _variance([expected.seeds], prior, int(np.count_nonzero(counts)))
@@ -312,11 +306,7 @@ def _not_more_often(a: float, more: int, of: int, fewer: int, of_fewer: int) -> 
 
 
 def require_level(level: float) -> None:
-    """Checks a caller's level.
-
-    Raises:
-        UserError: It is no probability below one half.
-    """
+    """Checks a caller's level."""
     if not 0.0 < level < 0.5:
         raise UserError(f"level must be above 0 and below 0.5, not {level}")
 
@@ -343,8 +333,7 @@ def expected_elsewhere(then: Split, now: Split) -> tuple[float, float]:
     the slopes of a linear regression (the control variates of Glasserman 2003, "Monte Carlo Methods in Financial Engineering",
     section 4.1). The slopes are those of `now`: whoever claims `then` has no hand in them.
 
-    Returns:
-        The expected score, and the standard error of its difference from the score on `now`.
+    Gives the expected score, and the standard error of its difference from the score on `now`.
     """
     near, own = _off_mean(now.controls, now.counts), _off_mean(now.sums, now.counts)
     near[:, np.abs(near).max(0, initial=0.0) < 1e-9 * now.counts.mean()] = 0.0  # what never varies tells nothing
@@ -362,12 +351,7 @@ def compare_splits(
 ) -> Change:
     """Compares a score on a split with the one that is expected there.
 
-    Args:
-        expected: The expected score and the standard error of the difference, as `expected_elsewhere` gives them.
-        got: The score.
-        instances: How many the expectation rests on.
-        higher_is_better: Whether the score is better when it is higher.
-        level: The probability with which chance alone may be called a change, on one side.
+    `expected` and its number of `instances` are those of `expected_elsewhere`; `level` is as in `compare`.
     """
     change = got - expected[0]
     return Change(change if higher_is_better else -change, expected[1], 0.0, max(1, instances - 1), math.inf, level)
@@ -376,14 +360,8 @@ def compare_splits(
 def seed_error(sides: Sequence[Sequence[float]], prior: Prior, instances: int, *, same: bool) -> tuple[float, float]:
     """Estimates the standard error of the difference of two means over seeds.
 
-    Args:
-        sides: The scores of each seed, for each of the two that was trained.
-        prior: What is expected of the seeds.
-        instances: How many instances the scores are over.
-        same: Whether both are trainings of one configuration, whose seeds spread alike.
-
-    Returns:
-        The standard error and its degrees of freedom.
+    `sides` are the scores of each seed, for each of the two that was trained. They are `same` if both are trainings of one
+    configuration, whose seeds spread alike. Gives the standard error and its degrees of freedom.
     """
     found = [_variance(sides if same else [side], prior, instances) for side in sides]
     error = math.sqrt(sum(variance / len(side) for (variance, _), side in zip(found, sides, strict=True)))

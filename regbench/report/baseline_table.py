@@ -8,6 +8,7 @@ from typing import Literal
 
 from regbench.evaluation.measured_baselines import TrackTable
 from regbench.report.content import human_seconds, label
+from regbench.report.table import markdown_table
 from regbench.results import ScoreRecord
 from regbench.utils.errors import UserError, explain_validation
 from regbench.utils.files import atomic_write, read_text, write_json
@@ -33,25 +34,13 @@ def numbers_of(page: Path) -> Path:
 
 
 def read_table(path: Path) -> Table:
-    """Reads the numbers.
-
-    Raises:
-        UserError: The file cannot be read or is not of the schema.
-    """
+    """Reads the numbers."""
     with explain_validation(str(path), Table.model_fields):
         return Table.model_validate_json(read_text(path))
 
 
 def write_tables(page: Path, measured: dict[str, TrackTable]) -> None:
-    """Writes measured tracks into a page, and their numbers into the file beside it. Other tracks there stay as they are.
-
-    Args:
-        page: A Markdown file with a place for the tables.
-        measured: By track name.
-
-    Raises:
-        UserError: The page cannot be read or has no place for the tables.
-    """
+    """Writes measured tracks into a page, and their numbers into the file beside it. Other tracks there stay as they are."""
     text = read_page(page)
     numbers = numbers_of(page)
     before = read_table(numbers).tracks if numbers.exists() else {}
@@ -63,11 +52,7 @@ def write_tables(page: Path, measured: dict[str, TrackTable]) -> None:
 
 
 def read_page(page: Path) -> str:
-    """Reads a page that has a place for the tables.
-
-    Raises:
-        UserError: It cannot be read, or has no such place.
-    """
+    """Reads a page that has a place for the tables."""
     text = read_text(page)
     if not re.search(f"{re.escape(BEGIN)}.*{re.escape(END)}", text, flags=re.DOTALL):
         raise UserError(f"{page} has no lines '{BEGIN}' and '{END}' to put the tables between")
@@ -76,14 +61,11 @@ def read_page(page: Path) -> str:
 
 def markdown(table: Table) -> str:
     """Makes a Markdown table for each track, in the order in which they were measured."""
-    return "".join(f"\n### {name}\n\n{_track_markdown(track)}" for name, track in table.tracks.items()) + "\n"
-
-
-def _track_markdown(track: TrackTable) -> str:
-    scores, differences = score_cells(track), difference_cells(track)
-    rows = [[*s, *d[1:]] for s, d in zip(scores, differences, strict=True)]
-    lines = [f"| {' | '.join(row)} |\n" for row in rows]
-    return "".join([lines[0], f"|{' --- |' * len(rows[0])}\n", *lines[1:]])
+    text = ""
+    for name, track in table.tracks.items():
+        heads, *rows = [[*s, *d[1:]] for s, d in zip(score_cells(track), difference_cells(track), strict=True)]
+        text += "\n".join(["", f"### {name}", "", *markdown_table(heads, rows, len(heads)), ""])
+    return f"{text}\n"
 
 
 def score_cells(track: TrackTable) -> list[list[str]]:

@@ -21,8 +21,6 @@ class ResultRow:
     """One predictor in a table.
 
     Attributes:
-        name: how the table calls it.
-        scores: its scores by metric.
         normalized: 0 at the unigram model and 1 at the oracle, by the main score. None where the track lacks one of them.
         kind: "model" is what the run is about: its only seed, or the mean of several. "seed" is one of several seeds.
     """
@@ -34,12 +32,7 @@ class ResultRow:
 
 
 def score_rows(result: Result, metrics: Metrics = METRICS) -> list[ResultRow]:
-    """The model among the baselines, best first by the main score. Of several seeds: each of them, and their mean.
-
-    Args:
-        result: the result to show.
-        metrics: the scores of its track.
-    """
+    """The model among the baselines, best first by the main score. Of several seeds: each of them, and their mean."""
     main, name = result.track.main_score, result.architecture.name
     rows: list[tuple[str, Mapping[str, ScoreRecord], Literal["baseline", "seed", "model"]]]
     rows = [(baseline, record.scores, "baseline") for baseline, record in result.baselines.items()]
@@ -58,9 +51,7 @@ def score_rows(result: Result, metrics: Metrics = METRICS) -> list[ResultRow]:
 def about_normalized(main_score: str, anchors: Mapping[str | None, str]) -> str:
     """What the column "normalized score" counts.
 
-    Args:
-        main_score: the metric that it is made from.
-        anchors: the name of the baseline at its "start" and of the one at its "end".
+    `anchors` names the baseline at the "start" and the one at the "end".
     """
     return f"By {label(main_score)}: 0 at {anchors.get('start', '—')}, 100 at {anchors.get('end', '—')}."
 
@@ -68,10 +59,7 @@ def about_normalized(main_score: str, anchors: Mapping[str | None, str]) -> str:
 def metric_words(metric: Metric, axis: str = "", trained: int | None = None) -> dict[str, Any]:
     """What a page needs to speak of a metric.
 
-    Args:
-        metric: the metric.
-        axis: what its curves are by.
-        trained: the largest size in training, on a track with an axis of sizes.
+    `axis` is what its curves are by, `trained` the largest size in training on a track with an axis of sizes.
     """
     return {
         "key": metric.name,
@@ -90,13 +78,7 @@ def metric_words(metric: Metric, axis: str = "", trained: int | None = None) -> 
 
 
 def axis(result: Result, metric: str, *, unit: bool = True) -> str:
-    """What a metric's curves are by: the position in the context, or the progress that the task tells.
-
-    Args:
-        result: has the curves.
-        metric: the metric.
-        unit: whether the unit of the position is named; in a heading it is not.
-    """
+    """What a metric's curves are by: the position in the context, or the progress that the task tells."""
     return result.seeds[0].curves[metric].axis or f"position in the context{' (tokens)' if unit else ''}"
 
 
@@ -121,9 +103,6 @@ def baseline_series(curves: Mapping[str, Mapping[str, Curve]]) -> list[dict[str,
     """A dashed line for each baseline.
 
     A baseline's colour and dashes follow from its place among the sorted names. So a track looks the same on every page.
-
-    Args:
-        curves: each baseline's curves by metric, in the order of the lines.
     """
     ordered = sorted(name for name in curves if name != "oracle")
     found = []

@@ -34,13 +34,7 @@ MOST_ROWS = 48
 
 @dataclass(frozen=True)
 class Drawn:
-    """Test instances for the page.
-
-    Attributes:
-        strips: what `layout` gives, where the task knows its truth.
-        texts: what `layout` gives, where it does not.
-        why_not: why there is neither.
-    """
+    """Test instances for the page, as `layout` gives them: strips where the task knows its truth, else texts; or why neither."""
 
     strips: Mapping[str, Any] | None = None
     texts: Mapping[str, Any] | None = None
@@ -48,11 +42,7 @@ class Drawn:
 
 
 def draw_instances(folder: Path, result: Result, track: Track | None, asked: int | None = None) -> Drawn:
-    """Lays out test instances of a run, with the predictions in its folder.
-
-    Raises:
-        UserError: there is no instance `asked`, or the predictions are not those that were scored.
-    """
+    """Lays out test instances of a run, with the predictions in its folder."""
     if track is None:
         name = result.track.name
         return Drawn(why_not=f"the track {name} that this run was made on is not here; one of your own: --track FILE")
@@ -80,12 +70,7 @@ def draw_instances(folder: Path, result: Result, track: Track | None, asked: int
 def choose(badness: FloatArray, asked: int | None = None) -> dict[int, str]:
     """The worst, the median and the best of (N,) instances, with the reason for each. Before them the one asked for.
 
-    Args:
-        badness: (N,); NaN of an instance in which no position counts. Such a one is only drawn where it is asked for.
-        asked: the number of an instance.
-
-    Raises:
-        UserError: there is no such instance.
+    The badness of an instance in which no position counts is NaN. Such a one is only drawn where it is asked for.
     """
     n, counted = len(badness), int(np.isfinite(badness).sum())
     if asked is not None and not 0 <= asked < n:
@@ -110,15 +95,8 @@ def layout(
 
     They are chosen by the mean of all models' scores on an instance: by TVD, or by the main score where a task has no TVD.
 
-    Args:
-        task: the task of the instances.
-        test: the test split.
-        models: each reads the predictions of one seed on that split. Of a large track those of two seeds would fill the memory.
-        asked: an instance to draw too.
-        baseline: is shown beside the models in running text.
-
-    Raises:
-        UserError: there is no instance `asked`.
+    Each of `models` reads the predictions of one seed: of a large track those of two would fill the memory. The `baseline` is
+    shown beside the models in running text.
     """
     metric = "tvd" if "tvd" in task.scores else task.main_score
     model: StoredPredictions | None = None
@@ -215,9 +193,7 @@ def _strips(task: Task, one: Instances, stored: Sequence[FloatArray]) -> dict[st
 def _shown_tokens(distributions: FloatArray, sampled: IntArray) -> IntArray:
     """The tokens that get a row, ascending: all of a small vocabulary, else those with most probability or sampled most.
 
-    Args:
-        distributions: (models + 1, scored positions, V), the truth first.
-        sampled: (scored positions,) tokens.
+    `distributions` are (models + 1, scored positions, V), the truth first; `sampled` are the tokens at these positions.
     """
     vocab_size = distributions.shape[-1]
     if vocab_size <= MOST_ROWS:

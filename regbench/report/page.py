@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
+
+import jinja2
+from markupsafe import Markup
 
 from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.report.content import (
@@ -14,13 +20,14 @@ from regbench.report.content import (
     axis,
     baseline_series,
     human_bytes,
+    human_seconds,
+    human_state,
     label,
     main_loss,
     metric_words,
     points,
     score_rows,
 )
-from regbench.report.html import render_page
 from regbench.report.instances import Drawn, draw_instances
 from regbench.report.pictures import plot_scores_by_position, plot_training
 from regbench.results import Result
@@ -34,17 +41,8 @@ def write_report(folder: Path, result: Result, track: Track | None, instance: in
 
     A model that was not trained here has no `training.png`.
 
-    Args:
-        folder: the folder of the run, with its predictions. Where they are missing, the page says so and draws no instances.
-        result: the result of the run.
-        track: the track that it was made on, or None where it is not here. Then no instances are drawn.
-        instance: a test instance to draw beside the worst, the median and the best.
-
-    Returns:
-        The path of the page.
-
-    Raises:
-        UserError: there is no test instance `instance`, it cannot be drawn, or predictions are not those that were scored.
+    Without the predictions, or without the track, the page draws no instances and says why. `instance` is drawn beside the worst,
+    the median and the best.
     """
     drawn = draw_instances(folder, result, track, instance)
     if instance is not None and drawn.why_not:
@@ -65,12 +63,7 @@ def track_of(result: Result, own: str | None = None) -> Track | None:
 
     Nothing that the run's folder names is loaded: the file of a track can run code.
 
-    Args:
-        result: The result of the run.
-        own: The YAML file of a track of your own. By default it is the built-in track of the result's name.
-
-    Raises:
-        UserError: There is no track in the file, or the run was made on another.
+    `own` is the YAML file of a track of your own.
     """
     if own is None and result.track.name not in track_names():
         return None
@@ -87,11 +80,7 @@ def build_report(
 ) -> str:
     """The page as HTML. The same arguments give the same bytes.
 
-    Args:
-        result: the result of the run.
-        drawn: its test instances, see `draw_instances`. By default the page has none.
-        metrics: the scores of its track.
-        trained: the largest size in training, if the track has an axis of sizes: curves shade the sizes up to it.
+    `trained` is the largest size in training, on a track with an axis of sizes: curves shade the sizes up to it.
     """
     drawn = drawn or Drawn()
     main, loss = result.track.main_score, main_loss(result)
@@ -202,3 +191,41 @@ def _provenance(result: Result) -> dict[str, dict[str, str]]:
         heading: {k: v if isinstance(v, str) else json.dumps(v, allow_nan=False) for k, v in facts.items()}
         for heading, facts in tables.items()
     }
+
+
+_ENVIRONMENT = jinja2.Environment(
+    loader=jinja2.FunctionLoader(lambda name: _asset(name)),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.filters |= {"human_bytes": human_bytes, "human_seconds": human_seconds, "human_state": human_state}
+_ENVIRONMENT.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+
+
+def render_page(
+    template: str, *, data: Mapping[str, Any], styles: Sequence[str], scripts: Sequence[str], **values: Any
+) -> str:
+    """Renders a whole page. The same arguments give the same bytes.
+
+    Args:
+        template: a template that extends `report/templates/frame.html`, as a path in the package regbench.
+        data: what the scripts find, as JSON, in the element `data`.
+        styles: CSS files, as paths in the package regbench.
+        scripts: JavaScript files, as paths in the package regbench. They run in one scope, in this order.
+        values: what the template shows.
+    """
+    script = "\n" + "".join(map(_asset, scripts))
+    return _ENVIRONMENT.get_template(template).render(
+        values, data=data, style=Markup("".join(map(_asset, styles))), script=Markup(script), sha256=_sha256
+    )
+
+
+def _asset(path: str) -> str:
+    return resources.files("regbench").joinpath(path).read_text(encoding="utf-8")
+
+
+def _sha256(code: str) -> str:
+    """The digest of a script as a content security policy has it."""
+    return base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -18,9 +19,21 @@ from numpy.typing import NDArray
 
 from regbench.metrics.metric import Metric, Metrics
 from regbench.report.content import axis, label, main_loss, well_founded
-from regbench.report.palette import COLOURS, DARKER, DASHES
 from regbench.results import REACHED, Result
 from regbench.utils.files import atomic_write
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DASHES = ((0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)), (0, (4, 3)), (0, (2, 2)))
+"""Of dashed lines, as Matplotlib takes them. With the markers they tell lines apart in print without colour."""
+DARKER = ("#f7fbff", "#c6dbef", "#6baed6", "#2171b5", "#08306b")
+"""One hue from nearly white to dark, evenly by lightness."""
+
+
+def line_look(which: int) -> tuple[str, str]:
+    """The colour and the marker of a line, by its place among all. The first 49 differ."""
+    return COLOURS[which % len(COLOURS)], MARKERS[(which + which // len(COLOURS)) % len(MARKERS)]
+
 
 _MODEL_COLOUR = COLOURS[1]
 _BASELINE_STYLES = tuple(zip((COLOURS[0], *COLOURS[2:]), DASHES, strict=True))
@@ -47,8 +60,7 @@ def plot_scores_by_position(result: Result, path: Path, metrics: Metrics, traine
     curves, by_what = result.seeds[0].curves, axis(result, result.track.main_score, unit=False)
     long = [metric for metric in result.metrics if len(curves[metric].position) > 2] or result.metrics
     shown = [m for i, m in enumerate(long) if all(curves[m] != curves[other] for other in long[:i])]
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(11, 7.2), layout="constrained")
+    with drawing(path, (11, 7.2)) as figure:
         frames = list(figure.subplots((len(shown) + 1) // 2, 2, squeeze=False).flat)
         for axes, metric in zip(frames, shown, strict=False):
             _draw_metric(axes, result, metrics[metric], trained)
@@ -57,7 +69,6 @@ def plot_scores_by_position(result: Result, path: Path, metrics: Metrics, traine
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside right upper", frameon=False)
         figure.suptitle(f"{result.architecture.name} on {result.track.name}: scores by {by_what}", x=0.01, ha="left")
-        save_picture(figure, path, 130)
 
 
 def _draw_metric(axes: Axes, result: Result, metric: Metric, trained: int | None) -> None:
@@ -104,8 +115,7 @@ def _draw_metric(axes: Axes, result: Result, metric: Metric, trained: int | None
 def plot_training(result: Result, path: Path) -> None:
     """Draws training and validation loss by the tokens seen, one pair of lines a seed."""
     loss = main_loss(result)
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(7, 4.2), layout="constrained")
+    with drawing(path, (7, 4.2)) as figure:
         axes = figure.subplots()
         for i, seed in enumerate(result.seeds):
             tokens = [point.tokens / 1e6 for point in seed.training_curve]
@@ -118,50 +128,45 @@ def plot_training(result: Result, path: Path) -> None:
         axes.set_ylabel(label(loss))
         axes.set_title(f"{result.architecture.name} on {result.track.name}")
         axes.legend(frameon=False)
-        save_picture(figure, path, 130)
 
 
 def plot_heat_map(names: Sequence[str], values: NDArray[np.float64], title: str, subtitle: str, path: Path) -> None:
     """Draws distances, the near ones dark, each with its number in it (ICLL Figure 6).
 
-    Args:
-        names: of the M predictors.
-        values: (M, M) distances.
-        title: stands above the map.
-        subtitle: stands below it.
-        path: the PNG file to write.
+    `names` are of the M predictors, `values` (M, M).
     """
-    m = len(names)
-    side = 0.62 * m
-    figure = Figure(figsize=(side + 2.6 + 0.09 * max(map(len, names)), side + 1.7 + 0.06 * max(map(len, names))))
-    figure.set_layout_engine("constrained")
-    axes = figure.subplots()
-    highest = max(float(values.max()), 1e-9)
-    norm = Normalize(0.0, highest)
-    image = axes.imshow(values, cmap=_NEAR_TO_FAR, norm=norm)
-    axes.set_xticks(range(m), names, rotation=40, ha="left", rotation_mode="anchor")
-    axes.set_yticks(range(m), names)
-    axes.xaxis.tick_top()
-    axes.tick_params(length=0)
-    axes.set_xticks(np.arange(m + 1) - 0.5, minor=True)
-    axes.set_yticks(np.arange(m + 1) - 0.5, minor=True)
+    m, longest = len(names), max(map(len, names))
+    width = 0.62 * m + 2.6 + 0.09 * longest
+    with drawing(path, (width, 0.62 * m + 1.7 + 0.06 * longest), {}, 150) as figure:
+        axes = figure.subplots()
+        norm = Normalize(0.0, max(float(values.max()), 1e-9))
+        image = axes.imshow(values, cmap=_NEAR_TO_FAR, norm=norm)
+        axes.set_xticks(range(m), names, rotation=40, ha="left", rotation_mode="anchor")
+        axes.set_yticks(range(m), names)
+        axes.xaxis.tick_top()
+        white_lines(axes, m, m)
+        for i in range(m):
+            for j in range(m):
+                text = f"{values[i, j]:.2f}".removeprefix("0") if values[i, j] > 0 else "0"
+                dark = norm(values[i, j]) < 0.45
+                axes.text(j, i, text, ha="center", va="center", fontsize=10, color="white" if dark else "#222222")
+        bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=24, pad=0.03)
+        bar.set_label("total variation distance")
+        bar.outline.set_visible(False)
+        # A letter is about a tenth of an inch at size 12, and less at 9: no line is cut off.
+        figure.suptitle(fill(title, int(10.5 * width)), x=0.02, ha="left", fontsize=12)
+        lines = "\n".join(fill(line, int(14 * width)) for line in subtitle.splitlines())
+        figure.supxlabel(lines, x=0.02, ha="left", fontsize=9, color="#555555")
+
+
+def white_lines(axes: Axes, rows: int, columns: int) -> None:
+    """White lines between the cells of a heat map, and none around it."""
+    axes.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
+    axes.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
     axes.grid(which="minor", color="white", linewidth=2)
-    axes.tick_params(which="minor", length=0)
+    axes.tick_params(which="both", length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
-    for i in range(m):
-        for j in range(m):
-            text = f"{values[i, j]:.2f}".removeprefix("0") if values[i, j] > 0 else "0"
-            dark = norm(values[i, j]) < 0.45
-            axes.text(j, i, text, ha="center", va="center", fontsize=10, color="white" if dark else "#222222")
-    bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=24, pad=0.03)
-    bar.set_label("total variation distance")
-    bar.outline.set_visible(False)
-    width = figure.get_figwidth()  # a letter is about a tenth of an inch at size 12, and less at 9: no line is cut off
-    figure.suptitle(fill(title, int(10.5 * width)), x=0.02, ha="left", fontsize=12)
-    lines = "\n".join(fill(line, int(14 * width)) for line in subtitle.splitlines())
-    figure.supxlabel(lines, x=0.02, ha="left", fontsize=9, color="#555555")
-    save_picture(figure, path, 150)
 
 
 def plot_courses(
@@ -169,13 +174,9 @@ def plot_courses(
 ) -> None:
     """Draws how far each run is from other predictors over the course of its training, a panel a run.
 
-    Args:
-        runs: by the name of a run the numbers of training tokens, and by predictor the distance at each.
-        subtitle: stands below the panels.
-        path: the PNG file to write.
+    `runs` has by the name of a run the numbers of training tokens, and by predictor the distance at each.
     """
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(2.2 + 4.4 * len(runs), 4.6), layout="constrained")
+    with drawing(path, (2.2 + 4.4 * len(runs), 4.6)) as figure:
         panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
         for axes, (name, (tokens, distance)) in zip(panels, runs.items(), strict=True):
             styles = dict(zip(sorted(distance), _BASELINE_STYLES * len(distance), strict=False))
@@ -190,7 +191,17 @@ def plot_courses(
         order = sorted(range(len(labels)), key=lambda i: -float(handles[i].get_ydata()[-1]))
         figure.legend([handles[i] for i in order], [labels[i] for i in order], loc="outside right upper", frameon=False)
         figure.supxlabel(subtitle, x=0.02, ha="left", fontsize=9, color="#555555")
-        save_picture(figure, path, 130)
+
+
+@contextmanager
+def drawing(
+    path: Path, size: tuple[float, float], style: Mapping[Any, Any] = STYLE, dpi: int = 130
+) -> Iterator[Figure]:
+    """A figure of so many inches to draw on. At the end it is written as a PNG file."""
+    with mpl.rc_context(dict(style)):
+        figure = Figure(figsize=size, layout="constrained")
+        yield figure
+        save_picture(figure, path, dpi)
 
 
 def save_picture(figure: Figure, path: Path, dpi: int = 110) -> None:

@@ -14,15 +14,13 @@ from regbench.checks.training import trains
 from regbench.config import Config, require_readable
 from regbench.models.model import Model, find_device
 from regbench.ops.backend import require_use, use_backend
-from regbench.results import MOST_POINTS, Code
+from regbench.results import Code
 from regbench.tracks import Track, load_track
-from regbench.training.options import MOST_EVALUATIONS, TrainingOptions, evaluation_steps, resolve_settings
+from regbench.training.options import resolve_settings
 from regbench.training.progress import Reporter
 from regbench.training.provenance import describe_code
 from regbench.training.trainer import training_steps
 from regbench.utils import registry
-from regbench.utils.arrays import IntArray
-from regbench.utils.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -30,12 +28,8 @@ class Plan:
     """A configuration with every name resolved, checked, and nothing trained yet.
 
     Attributes:
-        config: what was asked.
-        track: the track.
         name: of the architecture in tables.
-        subject: the architecture with its options, its device and the training options.
         parts: all that a trained model follows from; see `regbench.training.provenance`.
-        model: an untrained model.
         backend: the implementation of each op that runs in scoring.
         training_backend: the same in training; autocast may choose others.
         code: the state of the repository, as it was when this was planned.
@@ -57,14 +51,7 @@ def plan_of(
 ) -> Plan:
     """Resolves a configuration and runs every check that needs no training.
 
-    Args:
-        config: what was asked.
-        reporter: is told what is checked.
-        track: the track itself, where the caller has it. None: it is loaded by its name.
-        architecture: the same of the architecture.
-
-    Raises:
-        UserError: a name, an option or the budget is wrong, or the architecture or the task breaks its contract.
+    Track and architecture are given where the caller has them; else they are loaded by their names.
     """
     require_readable(config)  # at once: a run that cannot be read again would be trained for nothing
     track = track or load_track(config.track)
@@ -80,7 +67,6 @@ def plan_of(
     lengths = track.instances("train").lengths
     for seed in config.seeds:  # a budget below one batch is refused
         next(training_steps(lengths, training, track.definition.budget.train_tokens, seed))
-    _require_room(config, training, lengths, track.definition.budget.train_tokens)
     subject = Subject(cls, options, track.task.io, device, training, track.task)
     with use_backend(config.backend) as backend:
         refuse(subject, (options_round_trip, *SCORABLE), f"architecture '{name}'")
@@ -99,21 +85,3 @@ def plan_of(
     }
     parts = {key: value for key, value in parts.items() if value is not None}
     return Plan(config, track, name, subject, parts, subject.model(), backend, training_backend, code)
-
-
-def _require_room(config: Config, training: TrainingOptions, lengths: IntArray, budget: int) -> None:
-    """Refuses a run whose training curves would make its result too large to be read.
-
-    Raises:
-        UserError: there are too many seeds, or validations.
-    """
-    seeds = len(config.seeds)
-    if seeds * MOST_EVALUATIONS <= MOST_POINTS:
-        return
-    total = sum(1 for _ in training_steps(lengths, training, budget, config.seeds[0]))
-    points = len(evaluation_steps(total, training.train_instances or len(lengths), training))
-    if seeds * points > MOST_POINTS:
-        raise UserError(
-            f"{seeds:,} seeds with {points:,} validations each are more than the {MOST_POINTS:,} that a result can hold: train "
-            "them in several runs"
-        )

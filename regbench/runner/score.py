@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +13,7 @@ from regbench.results import Result
 from regbench.tracks import Track, load_track
 from regbench.training.progress import Reporter
 from regbench.training.terminal import shown
-from regbench.utils.files import exclusive, explain_full_disk, write_json
+from regbench.utils.files import exclusive, explain_full_disk, require_writable, write_json
 from regbench.utils.guard import check_plain
 
 if TYPE_CHECKING:
@@ -67,7 +65,8 @@ def evaluate(
 
     if isinstance(predictor, Trained):
         predictor, name = predictor.model, name or predictor.name
-    with _held(out) as folder, shown(reporter) as reporter:
+    folder = _writable(out)
+    with shown(reporter) as reporter:
         result, stored = evaluate_predictor(
             loaded, predictor, predicts, kind, split, name, device, reporter.phase, baselines
         )
@@ -106,8 +105,8 @@ def evaluate_language_model(
     """
     from regbench.evaluation import language_model
 
-    loaded = load_track(track)
-    with _held(out) as folder, shown(reporter) as reporter:
+    loaded, folder = load_track(track), _writable(out)
+    with shown(reporter) as reporter:
         result, stored = language_model.evaluate_language_model(
             loaded, name, split, dict(settings or {}), device, reporter.phase, baselines
         )
@@ -115,34 +114,20 @@ def evaluate_language_model(
     return result
 
 
-@contextlib.contextmanager
-def _held(out: str | Path | None) -> Iterator[Path | None]:
-    """The folder that an evaluation is written to. No other process has it meanwhile.
-
-    After a failure all that was added is removed: files, and folders that were made for them.
-    """
+def _writable(out: str | Path | None) -> Path | None:
+    """The folder that an evaluation will be written to, where there is one. It is made at the end."""
     folder = unused(out)
-    if folder is None:
-        yield None
-        return
-    before = set(folder.iterdir()) if folder.is_dir() else set()
-    made = [one for one in (folder, *folder.parents) if not one.exists()]
-    with explain_full_disk(folder), exclusive(folder):
-        unused(folder)  # another run may have begun there meanwhile
-        try:
-            yield folder
-        except BaseException:
-            with contextlib.suppress(OSError):  # the failure itself is what is told
-                for added in set(folder.iterdir()) - before:
-                    shutil.rmtree(added, ignore_errors=True) if added.is_dir() else added.unlink()
-                for one in made:  # the innermost first; it ends where somebody else has put something
-                    one.rmdir()
-            raise
+    if folder is not None:
+        require_writable(folder)
+    return folder
 
 
 def _keep_evaluation(folder: Path | None, track: Track, result: Result, stored: Sequence[StoredPredictions]) -> None:
-    """Writes the result, the predictions of each seed, the pictures and the page. None: nothing is written."""
-    if folder is not None:
+    """Writes the predictions of each seed, the pictures and the page, and then the result."""
+    if folder is None:
+        return
+    with explain_full_disk(folder), exclusive(folder):
+        unused(folder)  # another run may have begun there meanwhile
         for record, predictions in zip(result.seeds, stored, strict=True):
             predictions.save(folder / f"seed-{record.seed}" / "predictions.npz")
         write_report(folder, result, track)

@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from regbench.report.palette import DASHES, line_look
-from regbench.report.pictures import STYLE, save_picture
+from regbench.report.pictures import DASHES, drawing, line_look
 from regbench.sweeps.grid import Group, Point, bare, shown, shown_axes
 from regbench.sweeps.state import SweepFolder
 from regbench.sweeps.tables import Chosen, Spread, axes_of, write_csv
@@ -168,9 +165,8 @@ def _draw(path: Path, curves: Sequence[SweepCurve], rows: Sequence[Chosen]) -> N
         layout = _in_rows([own for of in panels.values() for own in of.values()], 2)
     else:
         layout = [across for of in panels.values() for across in _in_rows(list(of.values()), 3)]
-    with mpl.rc_context(STYLE):
-        width = max(map(len, layout))
-        figure = Figure(figsize=((7.2 if alone else 5.4) * width, 4.4 * len(layout)), layout="constrained")
+    width = max(map(len, layout))
+    with drawing(path, ((7.2 if alone else 5.4) * width, 4.4 * len(layout))) as figure:
         frames = figure.subplots(len(layout), width, squeeze=False, sharey="none" if alone else "row")
         for across, places in zip(layout, frames, strict=True):
             for own, frame in zip(across, places, strict=False):
@@ -178,7 +174,6 @@ def _draw(path: Path, curves: Sequence[SweepCurve], rows: Sequence[Chosen]) -> N
                 frame.set_title(_title(own[0], rows))
             for frame in places[len(across) :]:
                 frame.set_axis_off()
-        save_picture(figure, path, 130)
 
 
 def _in_rows(panels: list[list[SweepCurve]], most: int) -> list[list[list[SweepCurve]]]:
@@ -192,7 +187,7 @@ def draw_panel(
 
     `names` are of all curves of the picture and give each its colour; `lines` are the heights of baselines.
     """
-    values = _unique([value for curve in curves for value in curve.values])
+    values = list({shown(value): value for curve in curves for value in curve.values}.values())  # lists cannot be keys
     numbers = all(map(_is_number, values))
     places = {shown(v): (v if numbers else i) for i, v in enumerate(values)}
     for curve in curves:
@@ -219,8 +214,3 @@ def _title(curve: SweepCurve, rows: Sequence[Chosen]) -> str:
         return f"{where}: validation loss of the trials ↓"
     metric = next(row.point.track for row in rows if row.point.track_name == curve.track).metrics[curve.metric]
     return f"{where}: {metric.heading}"
-
-
-def _unique(values: Sequence[Any]) -> list[Any]:
-    """Each value once, by how it is shown: lists cannot be keys."""
-    return list({shown(value): value for value in values}.values())

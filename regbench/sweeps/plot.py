@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from regbench.report.content import human_bytes
-from regbench.report.palette import line_look
-from regbench.report.pictures import STYLE, save_picture
+from regbench.report.pictures import STYLE, line_look, save_picture
 from regbench.sweeps.file import Plot, names_in
 from regbench.sweeps.grid import Group, bare
 from regbench.sweeps.tables import FIGURES, SPREADS, axes_of
@@ -26,11 +25,7 @@ Point = tuple[float, float, float, float, str]
 
 
 def require_columns(plot: Plot, groups: Sequence[Group]) -> None:
-    """Refuses a picture of columns that the table of a sweep will not have.
-
-    Raises:
-        UserError: The first name that is no column, or no axis.
-    """
+    """Refuses a picture of columns that the table of a sweep will not have."""
     axes = axes_of(groups)
     metrics = [metric for group in groups for metric in group.first.track.metrics]
     for key, name, known in [

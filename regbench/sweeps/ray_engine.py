@@ -7,8 +7,6 @@ there and back, and the current folder with the user's own files.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import importlib.util
 import os
 import platform
 import secrets
@@ -25,7 +23,7 @@ from regbench.sweeps.local import Share
 from regbench.sweeps.work import Ended, Event, Job, Note, do
 from regbench.training import provenance
 from regbench.training.checkpoint import TRAINED_FILE
-from regbench.utils import threads
+from regbench.utils import registry, threads
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
 
@@ -209,14 +207,8 @@ def _environment(each: int) -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def code_here() -> str:
     """A digest of the code that runs on this machine: regbench, its architectures and baselines, Python and PyTorch."""
-    digest = hashlib.sha256(f"{platform.python_version()} {metadata.version('torch')}".encode())
-    for package in ("regbench", "architectures", "baselines"):
-        spec = importlib.util.find_spec(package)
-        for folder in sorted(spec.submodule_search_locations or []) if spec else []:
-            for path in sorted(Path(folder).rglob("*.py")):
-                digest.update(f"{package}/{path.relative_to(folder).as_posix()}".encode())
-                digest.update(path.read_bytes())
-    return digest.hexdigest()
+    code = registry.code_digest(("regbench", "architectures", "baselines"), ".py")
+    return f"{platform.python_version()} {metadata.version('torch')} {code}"
 
 
 def _look(token: str) -> tuple[str, str | None]:

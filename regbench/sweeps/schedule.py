@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
+from regbench.config import read_run
+from regbench.results import Result, read_result
+from regbench.runner import check_seeds
 from regbench.sweeps.grid import Cell, Group, Point
+from regbench.sweeps.local import LocalEngine, share
 from regbench.sweeps.state import Failure, SweepFolder
 from regbench.sweeps.work import Action, Ended, Engine, Job, Note
 from regbench.utils.errors import UserError
+from regbench.utils.files import exclusive, explain_full_disk, remove_leftovers
 
 _WAIT = 0.25
 """Seconds between two looks at the clock."""
@@ -49,23 +55,18 @@ class Watcher(Protocol):
 
     def started(self, job: Job, counts: Counts) -> None:
         """A job has begun."""
-        ...
 
     def noted(self, job: Job, note: Note) -> None:
         """How far it is."""
-        ...
 
     def ended(self, job: Job, ended: Ended, counts: Counts) -> None:
         """How it ended."""
-        ...
 
     def chosen(self, group: Group, point: Point, loss: float) -> None:
         """What was chosen among the trials, and its validation loss in nats."""
-        ...
 
     def ticked(self, counts: Counts) -> None:
         """Some time has passed."""
-        ...
 
 
 def drive(
@@ -214,7 +215,6 @@ class Schedule:
 
         def then(ended: Ended) -> None:
             if ended.message is None:
-                self.folder.replace(point)
                 self.finished.append((group, point))
             if track not in self._warm:
                 self._warm.add(track)
@@ -261,3 +261,42 @@ def choose(folder: SweepFolder, group: Group) -> tuple[Point | None, float]:
         return None, 0.0
     loss, best = min(tried)
     return group.points[best], loss
+
+
+def run_seeds(folder: Path, jobs: int, watcher: Watcher) -> Result:
+    """Trains and scores the seeds of a run folder, several at once, and writes its result.
+
+    Each run has an equal share of the cores. The numbers are those of a run with so many threads.
+    """
+    config = read_run(folder)
+    divided = share(jobs, device=config.device)
+    seeds = [
+        Job("score", str(folder / f"seed-{seed}"), config, seed, f"seed {seed}", 1)
+        for seed in dict.fromkeys(config.seeds)
+    ]
+    counts = Counts(total=len(seeds), size=len(seeds))
+    engine = LocalEngine(divided, folder / "workers.log")
+    try:
+        with explain_full_disk(folder), exclusive(folder):
+            if (folder / "result.json").exists():
+                return read_result(folder)
+            remove_leftovers(folder)
+            check_seeds(folder)  # before any of them trains
+            _all(seeds, engine, watcher, counts)
+        _all([Job("finish", str(folder), config, None, "all seeds")], engine, watcher, counts)
+    finally:
+        engine.close()
+    return read_result(folder)
+
+
+def _all(jobs: list[Job], engine: LocalEngine, watcher: Watcher, counts: Counts) -> None:
+    failed: list[str] = []
+
+    def end(job: Job, ended: Ended) -> None:
+        counts.end(job, ended)
+        failed.extend([f"{job.label}: {ended.message}"] if ended.message is not None else [])
+        watcher.ended(job, ended, counts)
+
+    drive(deque(jobs), engine, watcher, counts, end)
+    if failed:
+        raise UserError(failed[0])

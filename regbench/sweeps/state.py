@@ -4,8 +4,7 @@ sweep.yaml       what was asked for
 begun.json       the version of regbench, and the trials of each group, also of those that left the file
 cells/<digest>/  a cell: weights, log, `trained.json`; where it is scored `predictions.npz` and `scores.json`;
                  where it failed `failed.json`
-runs/<track>/<architecture>-<digest>/   all seeds of a chosen configuration, as `regbench run` would have left them;
-                 until the run is finished, it is called `.new-<architecture>-<digest>`
+runs/<track>/<architecture>-<digest>/   all seeds of a chosen configuration, as `regbench run` would have left them
 table.csv, trials.csv, curves.png, curves.csv, best.yaml
 """
 
@@ -41,9 +40,6 @@ _SEED_FILES = (
     provenance.CODE_FILE,
 )
 """What a seed's folder in a run holds of a cell."""
-
-_NEW, _OLD = ".new-", ".old-"
-"""Before the name of a run folder: the run that will replace it, and the one that was replaced."""
 
 _PATIENCE = 3.0
 """Seconds that are waited for the processes of a sweep that was killed a moment ago."""
@@ -113,16 +109,6 @@ class SweepFolder:
         write_json(path, {"regbench": version, "groups": asked})
         with atomic_write(self.path / "sweep.yaml") as file:
             yaml.safe_dump(sweep.model_dump(mode="json", by_alias=True, exclude_defaults=True), file, sort_keys=False)
-        remove_leftovers(self.path)
-        for old in self.path.glob(f"runs/*/{_OLD}*"):
-            folder = old.with_name(old.name.removeprefix(_OLD))
-            if (folder / "result.json").exists():
-                shutil.rmtree(old)
-                continue
-            if folder.exists():  # someone wrote there meanwhile
-                _carry_over(folder, old)
-                shutil.rmtree(folder)
-            old.rename(folder)  # it was killed between the two renamings of `replace`
 
     def tried(self, point: Point) -> int:
         """How many configurations of a point's architecture were tried on its track, in all groups. One that failed counts."""
@@ -133,7 +119,11 @@ class SweepFolder:
     def _is_trained(self, digest: str) -> bool:
         """Whether a cell counts as a trial: it was trained, or lost."""
         folder = self.path / "cells" / digest
-        return any((folder / name).exists() for name in (TRAINED_FILE, "scores.json")) or _is_refused(folder)
+        try:
+            refused = bool(json.loads((folder / "failed.json").read_text(encoding="utf-8"))["refused"])
+        except (OSError, ValueError, KeyError, TypeError):
+            refused = False
+        return refused or any((folder / name).exists() for name in (TRAINED_FILE, "scores.json"))
 
     def cell(self, cell: Cell) -> Path:
         return self.path / "cells" / cell.digest
@@ -169,37 +159,20 @@ class SweepFolder:
             return False
 
     def join(self, cells: Sequence[Cell], config: Config) -> Path:
-        """Puts scored cells together as the seeds of a run, which then is to be resumed; the files are links.
+        """Puts scored cells into a run folder as the seeds of a run, which then is to be resumed; the files are links.
 
-        An earlier run of the configuration, with other seeds, stays where it is until `replace`.
+        Of an earlier run of the configuration, with other seeds, what people put there stays, such as analyses.
         """
         files = [(cell, name) for cell in cells for name in self._files(cell)]
-        folder = self._beside(cells[0].point, _NEW)
-        if folder.exists():
-            shutil.rmtree(folder)
+        folder, seeds = self.run_folder(cells[0].point), {f"seed-{cell.seed}" for cell in cells}
+        (folder / "result.json").unlink(missing_ok=True)
+        for earlier in folder.glob("seed-*"):
+            if earlier.name not in seeds:
+                shutil.rmtree(earlier)
         for cell, name in files:
             _link(self.cell(cell) / name, folder / f"seed-{cell.seed}" / name)
         write_config(folder, config)
         return folder
-
-    def replace(self, point: Point) -> None:
-        """Gives the run that `join` began, and that is finished by now, the name of the run folder.
-
-        What people put into an earlier one, such as analyses, is kept.
-        """
-        folder, new, old = self.run_folder(point), self._beside(point, _NEW), self._beside(point, _OLD)
-        if not new.exists():  # two groups chose the same configuration
-            return
-        if folder.exists():
-            _carry_over(folder, new)
-            folder.rename(old)
-        new.rename(folder)
-        if old.exists():
-            shutil.rmtree(old)
-
-    def _beside(self, point: Point, prefix: str) -> Path:
-        folder = self.run_folder(point)
-        return folder.with_name(f"{prefix}{folder.name}")
 
     def _files(self, cell: Cell) -> list[str]:
         """The files of a scored cell that its run holds."""
@@ -222,35 +195,14 @@ def _asked(group: Group) -> dict[str, Any]:
     }
 
 
-def _is_refused(folder: Path) -> bool:
-    """Whether a cell's configuration could not be trained."""
-    try:
-        return bool(json.loads((folder / "failed.json").read_text(encoding="utf-8"))["refused"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
 def _link(source: Path, target: Path) -> None:
     """A second name of a file; where the system has none, a copy."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
     try:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-def _carry_over(old: Path, new: Path) -> None:
-    """Gives a run the files of an earlier one that it has not itself, but for seeds that it has not."""
-    for path in old.rglob("*"):
-        target = new / path.relative_to(old)
-        top = new / path.relative_to(old).parts[0]
-        if os.path.lexists(target) or (top.name.startswith("seed-") and not top.exists()):
-            continue
-        if path.is_symlink():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.symlink_to(path.readlink())
-        elif path.is_file():
-            _link(path, target)
 
 
 def _read_begun(path: Path) -> dict[str, Any] | None:

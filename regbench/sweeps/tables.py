@@ -45,11 +45,6 @@ class Chosen:
     """The best validation loss of each seed, in nats."""
     folder: Path
 
-    @property
-    def trials(self) -> int:
-        """How many configurations it was chosen among."""
-        return self.result.selection.trials
-
     def score(self, metric: str) -> Spread:
         return Spread.of([seed.scores[metric].value for seed in self.result.seeds])
 
@@ -101,7 +96,7 @@ def lines_of(rows: Sequence[Chosen], groups: Sequence[Group]) -> list[dict[str, 
             "architecture": row.point.name,
             **{axis: shown(row.point.axes[axis]) for axis in axes if axis in row.point.axes},
             "configuration": row.point.digest[:12],
-            "trials": row.trials,
+            "trials": row.result.selection.trials,
             "seeds": len(row.result.seeds),
             "parameters": row.result.architecture.parameters,
             "state": row.result.architecture.state_after(row.point.track.task.io.max_length),

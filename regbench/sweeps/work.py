@@ -84,19 +84,15 @@ class Engine(Protocol):
 
     def free(self) -> int:
         """How many jobs could begin at once now."""
-        ...
 
     def submit(self, job: Job) -> None:
         """Begins a job."""
-        ...
 
     def wait(self, seconds: float) -> list[tuple[Job, Event]]:
         """What has happened since the last call; waits so long for something to happen."""
-        ...
 
     def close(self) -> None:
         """Ends all that still runs; what is half done can be resumed."""
-        ...
 
 
 class Telling(Reporter):
@@ -146,17 +142,15 @@ def _changed(job: Job) -> str | None:
     try:
         if job.track is not None and job.track != load_track(track).sources:
             what = f"the track {track}"
-        elif job.source is not None and job.source != _source_now(architecture):
+        elif job.source is not None and job.source != registry.source_digest(
+            registry.load(registry.ARCHITECTURE, architecture)
+        ):
             what = f"the code of {architecture}"
         else:
             return None
     except UserError as error:  # it could be loaded then
         return str(error)
     return f"{what} has changed since the sweep was started: start it again"
-
-
-def _source_now(architecture: str) -> str:
-    return registry.source_digest(registry.load(registry.ARCHITECTURE, architecture))
 
 
 def _is_of_the_machine(error: BaseException) -> bool:

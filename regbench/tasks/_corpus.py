@@ -10,7 +10,6 @@ the fingerprint tells them apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -21,8 +20,7 @@ import pydantic
 from regbench.data.instances import Instances
 from regbench.data.text.bpe import N_BYTES
 from regbench.data.text.corpus import Corpus
-from regbench.data.text.hub import DEFAULT_LIMIT, PRESETS, HubDataset
-from regbench.data.text.sources import SUFFIXES, Files, Source, StandardLibrary
+from regbench.data.text.sources import DEFAULT_LIMIT, PRESETS, SUFFIXES, Files, HubDataset, Source, StandardLibrary
 from regbench.tasks import base
 from regbench.utils.arrays import IntArray
 from regbench.utils.errors import UserError
@@ -69,11 +67,7 @@ class SourceParameters(base.Parameters):
 
     @property
     def path(self) -> Path | None:
-        """The source as a path, if it is one: it exists, or it looks like a path. Else None.
-
-        Raises:
-            ValueError: The source cannot be a path, and cannot be anything else.
-        """
+        """The source as a path, if it is one: it exists, or it looks like a path. Else None."""
         try:
             path = self.place
             there = path.exists()
@@ -84,14 +78,9 @@ class SourceParameters(base.Parameters):
         return path if looks or (not known and there) else None
 
     @property
-    def expanded(self) -> Path:
-        """The source as a path, with the home folder in the place of `~`."""
-        return Path(self.source).expanduser()
-
-    @property
     def place(self) -> Path:
-        """This path, seen from the folder of a track of your own, else from the current folder."""
-        return self._folder / self.expanded
+        """The source as a path, seen from the folder of a track of your own, else from the current folder."""
+        return self._folder / Path(self.source).expanduser()
 
     @property
     def max_length(self) -> int:
@@ -114,22 +103,6 @@ class Parameters(SourceParameters):
         return self.length
 
 
-@dataclass(frozen=True)
-class _NamedFiles(Files):
-    """Files that are called as the track calls them. The name is in the digest of the text, and no folder of a machine.
-
-    Attributes:
-        written: The path in the track.
-    """
-
-    written: Path = Path()
-
-    @property
-    def name(self) -> str:
-        """The path in the track."""
-        return str(self.written)
-
-
 class CorpusTask(base.Task):
     """A task whose instances are cut from documents."""
 
@@ -144,18 +117,16 @@ class CorpusTask(base.Task):
         return Corpus(self._source(), self.parameters.vocab_size - 1, self.parameters.max_documents)
 
     def _source(self) -> Source:
-        """The source that the parameters name.
-
-        Raises:
-            UserError: A folder or file of that name is here, but not beside the track.
-        """
+        """The source that the parameters name."""
         p = self.parameters
         if p.source == "stdlib":
             return StandardLibrary()
         if p.path is not None:
-            return _NamedFiles(p.path, p.text_field, p.topic_field, Path(p.source))
+            return Files(p.path, p.text_field, p.topic_field, str(Path(p.source)))
         preset = PRESETS.get(p.source)
-        if preset is None and p.expanded.exists():  # here, but not beside the track; `datasets` would load it
+        if (
+            preset is None and Path(p.source).expanduser().exists()
+        ):  # here, but not beside the track; `datasets` would load it
             raise UserError(f"no such file or folder: {p.place}; a relative source is seen from the track's folder")
         name, config = (preset[0], p.config or preset[1]) if preset else (p.source, p.config)
         limit = p.max_documents or DEFAULT_LIMIT
@@ -181,12 +152,7 @@ class CorpusTask(base.Task):
         """
         p, names = self.parameters, self.corpus.bpe.names
         unused = tuple(f"<unused-{i}>" for i in range(len(names), p.vocab_size - 1))
-        return base.TokenIO(
-            vocab_size=p.vocab_size,
-            separator=p.vocab_size - 1,
-            max_length=p.max_length,
-            names=(*names, *unused, "<separator>"),
-        )
+        return base.TokenIO.of((*names, *unused, "<separator>"), p.max_length)
 
     @property
     def topic_names(self) -> tuple[str, ...]:
@@ -203,11 +169,7 @@ class CorpusTask(base.Task):
         return self.corpus.bpe.decode(token for token in tokens.tolist() if token < known)
 
     def documents_of(self, split: str, least: int, needed: int) -> IntArray:
-        """The documents of a split that have `least` tokens or more, sorted by topic.
-
-        Raises:
-            UserError: There are fewer than `needed`.
-        """
+        """The documents of a split that have `least` tokens or more, sorted by topic."""
         index = self.corpus.index
         lengths = np.diff(self.corpus.packed.starts)
         found = np.flatnonzero(index.of_split(split) & (lengths >= least))
@@ -242,11 +204,7 @@ class CorpusTask(base.Task):
 def refused_beside(topic: IntArray) -> tuple[IntArray, IntArray]:
     """The documents that must not stand beside each document: those of its topic, or, with one topic alone, itself.
 
-    Args:
-        topic: (D,), sorted.
-
-    Returns:
-        Where these documents begin and where they end, (D,) each.
+    `topic` (D,) is sorted. Gives where these documents begin and where they end, (D,) each.
     """
     if topic[0] == topic[-1]:
         return np.arange(len(topic)), np.arange(1, len(topic) + 1)

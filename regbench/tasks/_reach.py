@@ -110,11 +110,7 @@ class DrawnReachTask(ReachTask):
         return list(zip(p.sizes, p.shares or (1,) * len(p.sizes), strict=True))
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
-        """The instances of one split. Those of test and validation are distinct, and training has none of them.
-
-        Raises:
-            UserError: There are too few distinct instances.
-        """
+        """The instances of one split. Those of test and validation are distinct, and training has none of them."""
         counts = {name: _apportion(splits.size(name), self._kinds(name)) for name in ("test", "validation", "train")}
         parts, kinds = [], []
         for kind, count in counts[split].items():

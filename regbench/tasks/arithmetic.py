@@ -104,12 +104,7 @@ class Arithmetic(task.Task):
     def io(self) -> task.TokenIO:
         """Ten digits and * = + - | #. The # is the separator."""
         p = self.parameters
-        return task.TokenIO(
-            vocab_size=16,
-            separator=SEPARATOR,
-            max_length=p.n_tasks * p.task_length,
-            names=tuple("0123456789*=+-|#"),
-        )
+        return task.TokenIO.of("0123456789*=+-|#", p.n_tasks * p.task_length)
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
         """The instances of one split. Each has its own coefficients, so no split shares them with another."""

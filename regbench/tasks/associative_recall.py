@@ -25,7 +25,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks.distinct import first_distinct
@@ -66,21 +66,16 @@ class AssociativeRecall(task.Task):
         """Keys, values, the query and the separator. The default has 40 tokens, as in the paper."""
         p = self.parameters
         names = (*map(_letters, range(p.n_keys)), *map(str, range(p.n_values)), "?", "|")
-        return task.TokenIO(
-            vocab_size=p.n_keys + p.n_values + 2,
-            separator=p.n_keys + p.n_values + 1,
-            max_length=2 * p.n_pairs + 3,
-            names=names,
-        )
+        return task.TokenIO.of(names, 2 * p.n_pairs + 3)
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
-        """The instances of one split. No two instances of any splits have the same map from keys to values.
-
-        Raises:
-            UserError: There are fewer maps than instances in the three splits.
-        """
-        first = splits.first(split)
-        self._check_enough_maps(splits.total)
+        """The instances of one split. No two instances of any splits have the same map from keys to values."""
+        p, first = self.parameters, splits.first(split)
+        if p.n_values**p.n_keys < splits.total:
+            raise UserError(
+                f"{p.n_keys} keys with {p.n_values} values have {p.n_values**p.n_keys:,} maps, "
+                f"and each of the {splits.total:,} instances needs its own: take more keys or values"
+            )
         values, places = self._distinct_maps(splits.seed, first + splits.size(split))
         values, places = values[first:], places[first:]
         tokens = np.empty((len(values), self.io.max_length), values.dtype)
@@ -88,17 +83,9 @@ class AssociativeRecall(task.Task):
         scored = self._distances(tokens) >= 0
         return Instances.unpadded(tokens, scored, f"associative_recall/{self.version}", {"values": values})
 
-    def _check_enough_maps(self, count: int) -> None:
-        p = self.parameters
-        if p.n_values**p.n_keys < count:
-            raise UserError(
-                f"{p.n_keys} keys with {p.n_values} values have {p.n_values**p.n_keys:,} maps, "
-                f"and each of the {count:,} instances needs its own: take more keys or values"
-            )
-
     def _distinct_maps(self, seed: int, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The first distinct maps of the stream, as the token of each key's value (count, K), and their places (count,)."""
-        p, kind = self.parameters, smallest_integer_type(self.io.separator)
+        p, kind = self.parameters, np.min_scalar_type(self.io.separator)
 
         def draw(start: int, n: int) -> NDArray[Any]:
             values = np.empty((n, p.n_keys), kind)

@@ -126,19 +126,10 @@ def sample_automata(
 ) -> NDArray[np.int8]:
     """Draws automata by ICLL section 3.1, and makes them minimal and canonical.
 
-    A candidate does not depend on how many others are drawn.
+    A candidate does not depend on how many others are drawn. They begin at place `start` of the seed's stream. V is `n_symbols`.
+    Each pair is the least and the most: states, symbols of an automaton, edges of a state.
 
-    Args:
-        seed: The seed of the stream.
-        start: The place of the first candidate in the stream.
-        count: The number of candidates.
-        n_symbols: V, all symbols of the task.
-        states: The fewest and the most states.
-        alphabet: The fewest and the most symbols of an automaton.
-        edges: The fewest and the most edges of a state.
-
-    Returns:
-        (count, S, V) int8, with S the most states. Unused states have no edges.
+    Gives (count, S, V) int8, with S the most states. Unused states have no edges.
     """
     out = np.empty((count, states[1], n_symbols), np.int8)
     threads.share(_sample, count, seed, start, n_symbols, states, alphabet, edges, out)

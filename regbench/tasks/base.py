@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import pydantic
@@ -76,6 +76,12 @@ class TokenIO:
     names: tuple[str, ...]
     bottleneck: int | None = None
     kind: ClassVar[str] = "tokens"
+
+    @classmethod
+    def of(cls, names: Iterable[str], max_length: int, bottleneck: int | None = None) -> Self:
+        """Tokens of these names, of which the last is the separator."""
+        names = tuple(names)
+        return cls(len(names), len(names) - 1, max_length, names, bottleneck)
 
     @property
     def width(self) -> int:
@@ -166,11 +172,6 @@ class Task(ABC):
     def metric_and_group(self, score: str) -> tuple[str, str | None]:
         """The metric of one of `scores`, and the group that it is over. None: it is over all scored positions."""
         return self.group_scores.get(score, (score, None))
-
-    @property
-    def has_bottleneck(self) -> bool:
-        """Whether a model is asked what one vector holds; see `TokenIO.bottleneck`."""
-        return self.io.bottleneck is not None
 
     @property
     def topic_names(self) -> tuple[str, ...]:
@@ -298,11 +299,7 @@ def _vector(vector: FloatArray) -> str:
 def unfinished(cls: type[Any]) -> str | None:
     """What a class lacks to be a task, or None. Ask it before you make a task of the class.
 
-    Args:
-        cls: The class that a track names as its task.
-
-    Returns:
-        The end of an error message: "it lacks ...".
+    It is the end of an error message: "it lacks ...".
     """
     lacking = set(getattr(cls, "__abstractmethods__", ()))
     if cls.knows_truth and cls.truth is Task.truth:

@@ -104,21 +104,13 @@ class Bigram(task.Task):
     def io(self) -> task.TokenIO:
         """The symbols, and a separator that instances do not use."""
         p = self.parameters
-        return task.TokenIO(
-            vocab_size=p.n_symbols + 1,
-            separator=p.n_symbols,
-            max_length=p.length,
-            names=(*_NAMES[: p.n_symbols], "|"),
-        )
+        return task.TokenIO.of((*_NAMES[: p.n_symbols], "|"), p.length)
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
         """The instances of one split. No split shares triggers and outputs with another.
 
         Those of the test and validation splits are distinct. Those of the training split may repeat each other, because few may
         exist with fixed triggers.
-
-        Raises:
-            UserError: There are too few distinct triggers and outputs, or no trigger occurs twice in an instance.
         """
         before, p, held_out = splits.first(split), self.parameters, splits.test + splits.validation
         drawn = contexts(trigger_weights(p), p.n_triggers, splits.seed, held_out, before + splits.size(split))

@@ -13,7 +13,6 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import smallest_integer_type
 from regbench.data.rng import below, stream, unit
 from regbench.tasks.distinct import first_distinct
 from regbench.utils import threads
@@ -63,23 +62,13 @@ def _make_bigrams(seed, matrix, marginal):  # type: ignore[no-untyped-def]
 def contexts(weights: FloatArray, k: int, seed: int, held_out: int, count: int) -> tuple[NDArray[Any], ...]:
     """The first `held_out` distinct triggers and outputs of the stream, and the first others that equal none of these.
 
-    Args:
-        weights: (N,) as of `trigger_weights`. Outputs are uniform over the symbols that are not triggers.
-        k: The number of triggers.
-        seed: The seed of the stream.
-        held_out: The number of triggers and outputs that are distinct.
-        count: The number of triggers and outputs in all.
-
-    Returns:
-        Their places in the stream (count,), the triggers (count, k), ascending, and their outputs (count, k).
-
-    Raises:
-        UserError: There are too few distinct ones.
+    `weights` (N,) are those of `trigger_weights`. Outputs are uniform over the symbols that are not triggers. Gives places in the
+    stream (count,), triggers (count, k), ascending, and their outputs (count, k).
     """
     sums = _symmetric_sums(weights, k)
 
     def draw(start: int, n: int) -> NDArray[Any]:
-        pairs = np.empty((n, 2, k), smallest_integer_type(len(weights)))
+        pairs = np.empty((n, 2, k), np.min_scalar_type(len(weights)))
         threads.share(_draw, n, seed, start, weights, sums, pairs)
         return pairs
 
@@ -138,7 +127,7 @@ def chains(
     Returns:
         (M, length) in the smallest unsigned integer type.
     """
-    tokens = np.empty((len(places), length), smallest_integer_type(rows.shape[1]))
+    tokens = np.empty((len(places), length), np.min_scalar_type(rows.shape[1]))
     cumulative = np.cumsum(rows, axis=1)  # each from the one before
     threads.share(_walk, len(tokens), seed, places, cumulative, triggers, outputs, tokens)
     return tokens

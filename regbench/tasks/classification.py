@@ -28,7 +28,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, choose, stream
 from regbench.tasks import _corpus
 from regbench.tasks import base as task
@@ -83,16 +83,13 @@ class Classification(_corpus.CorpusTask):
 
         Documents with fewer tokens than eight excerpts are left out. The first document is uniform over the rest, the second
         uniform over those of other topics. Excerpts are uniform over their half of a document.
-
-        Raises:
-            UserError: The split has fewer than two documents that are long enough, or the text has too few tokens for labels.
         """
         p, n, index, packed = self.parameters, splits.size(split), self.corpus.index, self.corpus.packed
         chosen = self.documents_of(split, _SHORTEST * p.excerpt, 2)
         topic = index.topic[chosen]
         starts, lengths = packed.starts[:-1][chosen], np.diff(packed.starts)[chosen]
         queries = 1 if split == "train" else p.n_queries
-        tokens = np.full((n, p.max_length), self.io.separator, smallest_integer_type(p.vocab_size - 1))
+        tokens = np.full((n, p.max_length), self.io.separator, np.min_scalar_type(p.vocab_size - 1))
         problem = np.arange(n, dtype=np.int32) // queries
         documents, labels = np.empty((n, 2), np.int32), np.empty((n, 2), np.int32)
         classes = np.empty((n, p.n_exemplars + 1), np.uint8)
@@ -110,11 +107,7 @@ class Classification(_corpus.CorpusTask):
         return Instances.unpadded(tokens, scored, f"classification/{self.version}", truth)
 
     def label_tokens(self) -> IntArray:
-        """The tokens that labels are drawn from, the most frequent first.
-
-        Raises:
-            UserError: The text has fewer tokens.
-        """
+        """The tokens that labels are drawn from, the most frequent first."""
         counts, wanted = self.corpus.frequencies, self.parameters.n_label_tokens
         if (found := int((counts > 0).sum())) < wanted:
             raise UserError(f"n_label_tokens is {wanted}, but the training documents have {found} different tokens")
@@ -177,23 +170,9 @@ def _sample(  # type: ignore[no-untyped-def]
 ):
     """Fills documents (N, 2), labels (N, 2), classes (N, E + 1) and tokens (N, L) for the problems from `begin` to `end`.
 
-    Args:
-        begin: The first problem to fill.
-        end: The problem after the last.
-        seed: The seed of the streams.
-        start: The place of instance 0 in the streams. A problem has the place of its first instance.
-        queries: Queries of a problem.
-        excerpt: Tokens of an excerpt.
-        text: (T,) the tokens of all documents.
-        starts: (D,) where each document begins in the text.
-        lengths: (D,) tokens of each document.
-        block_starts: (D,) for each first document, the first document that the second one must not be.
-        block_ends: (D,) the end of these documents.
-        candidates: (C,) the tokens that labels are drawn from.
-        documents: (N, 2) is filled with both documents.
-        labels: (N, 2) is filled with their labels.
-        classes: (N, E + 1) is filled with 0 or 1: which document each exemplar and the query are of.
-        tokens: (N, L) is filled with excerpts and labels; the separators are there.
+    `text` (T,) has the tokens of all D documents, which begin at `starts` and have `lengths`. Beside document d the second one
+    is none from `block_starts[d]` to `block_ends[d]`. Labels are drawn from `candidates` (C,). `classes` are 0 or 1: the document
+    that each exemplar and the query are of. The separators stand in `tokens` already.
     """
     width, exemplars = excerpt + 2, classes.shape[1] - 1
     pair, names, of_queries = np.empty(2, np.int64), np.empty(2, np.int64), np.empty(queries, np.int64)

@@ -20,7 +20,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
@@ -61,16 +61,11 @@ class Copying(DrawnReachTask):
         """The symbols, the sign that begins the copy, the blank and the separator."""
         n = self.parameters.n_symbols
         letters = string.ascii_lowercase[:n] if n <= 26 else tuple(f"s{i}" for i in range(n))
-        return task.TokenIO(
-            vocab_size=n + 3,
-            separator=n + 2,
-            max_length=2 * self.parameters.tested[-1] + 1,
-            names=(*letters, ">", "?", "|"),
-        )
+        return task.TokenIO.of((*letters, ">", "?", "|"), 2 * self.parameters.tested[-1] + 1)
 
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters
-        rows = np.zeros((n, 2, 2 * kind + 1), smallest_integer_type(self.io.vocab_size))
+        rows = np.zeros((n, 2, 2 * kind + 1), np.min_scalar_type(self.io.vocab_size))
         threads.share(_fill, n, seed, start, p.n_symbols, p.hidden, rows)
         return rows
 

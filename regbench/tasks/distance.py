@@ -25,7 +25,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
@@ -72,16 +72,11 @@ class Distance(DrawnReachTask):
         registers = string.ascii_lowercase[: p.n_registers]
         values, noise = map(str, range(p.n_values)), (f"#{i}" for i in range(p.n_noise))
         names = (*(f"{r}=" for r in registers), *(f"{r}?" for r in registers), "#", *values, *noise, "|")
-        return task.TokenIO(
-            vocab_size=len(names),
-            separator=len(names) - 1,
-            max_length=p.length_of(p.tested[-1]),
-            names=names,
-        )
+        return task.TokenIO.of(names, p.length_of(p.tested[-1]))
 
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters
-        rows = np.zeros((n, 2, p.length_of(kind)), smallest_integer_type(self.io.vocab_size))
+        rows = np.zeros((n, 2, p.length_of(kind)), np.min_scalar_type(self.io.vocab_size))
         threads.share(_fill, n, seed, start, kind, p.n_registers, p.n_values, p.n_noise, rows)
         return rows
 

@@ -16,17 +16,9 @@ def first_distinct(
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """The first `held_out` distinct items of a stream, and after them the first items that equal none of these.
 
-    Args:
-        draw: `draw(start, n)` gives the items from place `start` to `start + n` of the stream, (n, ...).
-        what: What the items are, for the message.
-        count: The number of items in all.
-        held_out: The number of items that are distinct. Those after them may repeat each other. None: all are distinct.
-
-    Returns:
-        The items (count, ...) and their places in the stream (count,).
-
-    Raises:
-        UserError: The stream has too few distinct items.
+    `draw(start, n)` gives the items (n, ...) from a place of the stream on; `what` they are is for the message. Of `count` in
+    all, those behind the first `held_out` may repeat each other. None: all are distinct. Gives the items (count, ...) and
+    their places in the stream (count,).
     """
     held_out = count if held_out is None else held_out
     seen: set[bytes] = set()  # asked for membership only, so its order decides nothing

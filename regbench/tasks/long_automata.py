@@ -77,11 +77,7 @@ class LongAutomata(ReachTask):
         return replace(self._short.io, max_length=max(p.tested[-1], p.automata.longest))
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
-        """The instances of one split. No two instances of any splits have the same automaton.
-
-        Raises:
-            UserError: The parameters do not allow so many distinct automata.
-        """
+        """The instances of one split. No two instances of any splits have the same automaton."""
         made = (self._long if split == "test" else self._short).generate(splits, split)
         if split == "test":
             made = replace(made, lengths=np.minimum(made.lengths, self.parameters.tested[-1]).astype(np.int32))[

@@ -22,7 +22,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
@@ -31,10 +31,8 @@ from regbench.utils.arrays import FloatArray, IntArray
 
 _TERMS = 25  # the stream's purpose
 _OPERATORS = 3  # plus, minus, times
-_END, _OPERATOR = (
-    -1,
-    0,
-)  # on the stack of what is still to be written; a positive number is an expression of so many numbers
+# On the stack of what is still to be written. A positive number is an expression of so many numbers.
+_END, _OPERATOR = -1, 0
 
 
 class ModularArithmeticParameters(ReachParameters):
@@ -74,12 +72,7 @@ class ModularArithmetic(DrawnReachTask):
         p = self.parameters
         names = (*map(str, range(p.modulus)), *"+-*()?|")
         longest = p.tested[-1]
-        return task.TokenIO(
-            vocab_size=len(names),
-            separator=len(names) - 1,
-            max_length=6 * longest - 5 if p.brackets else 3 * longest - 1,
-            names=names,
-        )
+        return task.TokenIO.of(names, 6 * longest - 5 if p.brackets else 3 * longest - 1)
 
     def _kinds(self, split: str) -> list[tuple[int, int]]:
         """With brackets sizes. Without, the largest size of the split: each expression has every smaller size in it."""
@@ -91,7 +84,7 @@ class ModularArithmetic(DrawnReachTask):
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters
         length = 6 * kind - 5 if p.brackets else 3 * kind - 1
-        rows = np.zeros((n, 2, length), smallest_integer_type(self.io.vocab_size))
+        rows = np.zeros((n, 2, length), np.min_scalar_type(self.io.vocab_size))
         threads.share(_fill_brackets if p.brackets else _fill_line, n, seed, start, kind, p.modulus, rows)
         return rows
 

@@ -32,7 +32,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, choose, stream
 from regbench.tasks import base as task
 from regbench.tasks.distinct import first_distinct
@@ -100,19 +100,15 @@ class MQAR(task.Task):
         p = self.parameters
         n_values = p.vocabulary - 1 - p.n_keys
         names = (*(f"k{i}" for i in range(p.n_keys)), *(f"v{i}" for i in range(n_values)), ".")
-        return task.TokenIO(vocab_size=p.vocabulary, separator=p.vocabulary - 1, max_length=p.length, names=names)
+        return task.TokenIO.of(names, p.length)
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
-        """The instances of one split. The pairs of a test or validation instance are those of no other instance.
-
-        Raises:
-            UserError: There are too few distinct lists of pairs.
-        """
+        """The instances of one split. The pairs of a test or validation instance are those of no other instance."""
         p, first = self.parameters, splits.first(split)
         held_out = splits.test + splits.validation
 
         def draw(start: int, n: int) -> NDArray[Any]:
-            pairs = np.empty((n, 2 * p.n_pairs), smallest_integer_type(self.io.separator))
+            pairs = np.empty((n, 2 * p.n_pairs), np.min_scalar_type(self.io.separator))
             threads.share(_draw_pairs, n, splits.seed, start, p.n_keys, self.io.separator - p.n_keys, pairs)
             return pairs
 

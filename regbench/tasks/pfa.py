@@ -19,7 +19,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import between, stream
 from regbench.tasks import base as task
 from regbench.tasks.automata import sample_automata
@@ -101,24 +101,15 @@ class PFA(task.Task):
         p = self.parameters
         symbols = string.ascii_lowercase + string.ascii_uppercase
         names = tuple(symbols[v] if p.n_symbols <= len(symbols) else str(v) for v in range(p.n_symbols))
-        return task.TokenIO(
-            vocab_size=p.n_symbols + 1,
-            separator=p.n_symbols,
-            max_length=p.longest,
-            names=(*names, "|"),
-        )
+        return task.TokenIO.of((*names, "|"), p.longest)
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
-        """The instances of one split. No two instances of any splits have the same automaton.
-
-        Raises:
-            UserError: The parameters do not allow so many distinct automata.
-        """
+        """The instances of one split. No two instances of any splits have the same automaton."""
         before = splits.first(split)
         tables, candidates = _distinct_automata(self.parameters, splits.seed, before + splits.size(split))
         tables, candidates = tables[before:], candidates[before:]
         p, io = self.parameters, self.io
-        tokens = np.full((len(tables), io.max_length), io.separator, smallest_integer_type(io.separator))
+        tokens = np.full((len(tables), io.max_length), io.separator, np.min_scalar_type(io.separator))
         states = np.full(tokens.shape, -1, np.int8)
         lengths = np.empty(len(tables), np.int32)
         ranges = p.range("strings"), p.range("length")
@@ -150,22 +141,19 @@ class PFA(task.Task):
         tables, state = instances.truth["transitions"], instances.truth_at["state"]
         edges = (tables >= 0).sum(-1)
         n_edges = edges[np.arange(len(instances))[:, None], np.maximum(state, 0)]
-        used = edges > 0
+        used, padding = edges > 0, float(instances.tokens.shape[1] - np.mean(instances.lengths))
         return super().statistics(instances) | {
             "mean_states": float(used.sum(-1).mean()),
             "mean_edges": float(edges.sum() / used.sum()),
-            "mean_strings": float((instances.tokens == self.io.separator).sum(-1).mean() + 1 - _padding(instances)),
+            "mean_strings": float((instances.tokens == self.io.separator).sum(-1).mean() + 1 - padding),
             "entropy_nats": float(np.log(n_edges[instances.scored]).mean()),
         }
 
     def show(self, instances: Instances, index: int) -> str:
         """The automaton, and each string over the states that its symbols were drawn in."""
         one, names = instances[index : index + 1], self.io.names
-        tokens, states, lines = (
-            one.tokens[0],
-            one.truth_at["state"][0],
-            ["automaton: symbol → next state, 0 is the start"],
-        )
+        tokens, states = one.tokens[0], one.truth_at["state"][0]
+        lines = ["automaton: symbol → next state, 0 is the start"]
         for state, row in enumerate(one.truth["transitions"][0]):
             edges = [f"{names[symbol]} → {row[symbol]}" for symbol in np.flatnonzero(row >= 0)]
             lines += [f"{state:>2}   {'   '.join(edges)}   each with 1/{len(edges)}"] if edges else []
@@ -173,11 +161,6 @@ class PFA(task.Task):
         for at in np.split(np.arange(len(tokens)), np.flatnonzero(tokens == self.io.separator) + 1):
             lines += [" ".join(f"{names[tokens[t]]:>2}" for t in at), " ".join(f"{states[t]:>2}" for t in at)]
         return "\n".join(lines)
-
-
-def _padding(instances: Instances) -> float:
-    """The mean number of padded positions of a row."""
-    return float(instances.tokens.shape[1] - np.mean(instances.lengths))
 
 
 @lru_cache(maxsize=2)

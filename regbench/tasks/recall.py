@@ -32,7 +32,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, between, choose, stream
 from regbench.tasks import base as task
 from regbench.tasks.distinct import first_distinct
@@ -107,14 +107,10 @@ class Recall(task.Task):
             *(f"#{i}" for i in range(p.noise_tokens)),
             "|",
         )
-        return task.TokenIO(vocab_size=len(names), separator=len(names) - 1, max_length=p.length, names=names)
+        return task.TokenIO.of(names, p.length)
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
-        """The instances of one split. Those of test and validation are distinct, and training has none of them.
-
-        Raises:
-            UserError: There are too few distinct instances.
-        """
+        """The instances of one split. Those of test and validation are distinct, and training has none of them."""
         return self._generate(splits, split, splits.seed)
 
     def fresh(self, splits: task.Splits, count: int, seed: int) -> Instances:
@@ -128,7 +124,7 @@ class Recall(task.Task):
         )
 
         def draw(start: int, n: int) -> NDArray[Any]:
-            rows = np.empty((n, 2, p.length), smallest_integer_type(self.io.separator))
+            rows = np.empty((n, 2, p.length), np.min_scalar_type(self.io.separator))
             threads.share(_sample, n, splits.seed, map_seed, start, sizes, p.one_map, rows)
             return rows
 

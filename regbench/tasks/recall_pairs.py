@@ -21,7 +21,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, choose, stream
 from regbench.tasks import base as task
 from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
@@ -67,16 +67,11 @@ class RecallPairs(DrawnReachTask):
         """Keys k0, k1, ..., values v0, v1, ..., the blank and the separator."""
         p = self.parameters
         names = (*(f"k{i}" for i in range(p.n_keys)), *(f"v{i}" for i in range(p.n_values)), "?", "|")
-        return task.TokenIO(
-            vocab_size=len(names),
-            separator=len(names) - 1,
-            max_length=2 * (p.tested[-1] + p.n_questions),
-            names=names,
-        )
+        return task.TokenIO.of(names, 2 * (p.tested[-1] + p.n_questions))
 
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters
-        rows = np.zeros((n, 2, 2 * (kind + p.n_questions)), smallest_integer_type(self.io.vocab_size))
+        rows = np.zeros((n, 2, 2 * (kind + p.n_questions)), np.min_scalar_type(self.io.vocab_size))
         threads.share(_fill, n, seed, start, kind, p.n_keys, p.n_values, rows)
         return rows
 

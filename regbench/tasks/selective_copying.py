@@ -34,7 +34,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks.distinct import first_distinct
@@ -88,26 +88,17 @@ class SelectiveCopying(task.Task):
     @cached_property
     def io(self) -> task.TokenIO:
         """The symbols, the blank, the token that begins the copy, and the separator."""
-        n = self.parameters.n_symbols
+        n, begins = self.parameters.n_symbols, self.parameters.n_symbols + 1
         symbols = string.ascii_lowercase[:n] if n <= 26 else tuple(f"s{i}" for i in range(n))
-        return task.TokenIO(
-            vocab_size=n + 3,
-            separator=n + 2,
-            max_length=self.parameters.length,
-            names=(*symbols, ".", ">", "|"),
-            bottleneck=n + 1 if self.parameters.one_vector else None,
-        )
+        bottleneck = begins if self.parameters.one_vector else None
+        return task.TokenIO.of((*symbols, ".", ">", "|"), self.parameters.length, bottleneck)
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
-        """The instances of one split. Those of test and validation are distinct, and training has none of them.
-
-        Raises:
-            UserError: There are too few distinct instances.
-        """
+        """The instances of one split. Those of test and validation are distinct, and training has none of them."""
         p, first = self.parameters, splits.first(split)
 
         def draw(start: int, n: int) -> NDArray[Any]:
-            tokens = np.empty((n, p.length), smallest_integer_type(self.io.separator))
+            tokens = np.empty((n, p.length), np.min_scalar_type(self.io.separator))
             threads.share(_sample, n, splits.seed, start, p.n_symbols, p.n_copied, p.places == "anywhere", tokens)
             return tokens
 

@@ -33,6 +33,7 @@ token, so a state that is named is known from then on. The number of symbols sin
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -41,7 +42,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks.distinct import first_distinct
@@ -56,6 +57,16 @@ _GENERATORS = {"a5-generators": ((1, 2, 3, 4, 0), (1, 2, 0, 3, 4)), "s5-generato
 _PERMUTATIONS |= dict.fromkeys(_GENERATORS, 5)
 GROUPS = (*_CYCLIC, *_PERMUTATIONS)
 """The names of all groups."""
+
+
+def check_groups(names: Sequence[str]) -> None:
+    """Refuses groups that there are not, or one that is given twice."""
+    for name in names:
+        if name not in GROUPS:
+            known = f"; known: parity, z3 to z64, {', '.join(_PERMUTATIONS)}"
+            raise ValueError(f"unknown group '{name}'{nearest(name, GROUPS) if closest(name, GROUPS) else known}")
+    if len(set(names)) < len(names):
+        raise ValueError(f"a group is given twice: {', '.join(names)}")
 
 
 class StateTrackingParameters(task.Parameters):
@@ -73,12 +84,7 @@ class StateTrackingParameters(task.Parameters):
 
     @pydantic.model_validator(mode="after")
     def _groups_exist_and_test_is_longer(self) -> Self:
-        for name in self.groups:
-            if name not in GROUPS:
-                known = f"; known: parity, z3 to z64, {', '.join(_PERMUTATIONS)}"
-                raise ValueError(f"unknown group '{name}'{nearest(name, GROUPS) if closest(name, GROUPS) else known}")
-        if len(set(self.groups)) < len(self.groups):
-            raise ValueError(f"a group is given twice: {', '.join(self.groups)}")
+        check_groups(self.groups)
         if self.test_length <= self.length:
             raise ValueError(
                 f"test_length ({self.test_length}) must be larger than length ({self.length}): the score counts longer runs"
@@ -103,7 +109,7 @@ class StateTracking(task.Task):
 
     def __init__(self, parameters: StateTrackingParameters) -> None:
         super().__init__(parameters)
-        own = {_score_of(name): ("token_accuracy", name) for name in parameters.groups}
+        own = {f"{name.replace('-', '_')}_accuracy": ("token_accuracy", name) for name in parameters.groups}
         self.scores = ("longer_accuracy", *own, "token_accuracy", "nll")  # type: ignore[misc]
         self.group_scores = type(self).group_scores | own  # type: ignore[misc]
 
@@ -141,19 +147,10 @@ class StateTracking(task.Task):
     def io(self) -> task.TokenIO:
         """Of each group its symbols, `s3:213`, and the names of its states, `s3=213`; at the end the separator."""
         names = [name for group in self.parameters.groups for name in group_names(group)]
-        return task.TokenIO(
-            vocab_size=len(names) + 1,
-            separator=len(names),
-            max_length=self.parameters.test_length,
-            names=(*names, "|"),
-        )
+        return task.TokenIO.of((*names, "|"), self.parameters.test_length)
 
     def generate(self, splits: task.Splits, split: str) -> Instances:
-        """The instances of one split. Those of test and validation are distinct, and training has none of them.
-
-        Raises:
-            UserError: There are too few distinct walks.
-        """
+        """The instances of one split. Those of test and validation are distinct, and training has none of them."""
         p, count = self.parameters, splits.size(split)
         if split == "test":
             tokens = self._distinct(splits.seed, _TEST_WALKS, p.test_length, count, count)
@@ -167,7 +164,7 @@ class StateTracking(task.Task):
         """(count, length): the first walks of a stream, of which the first `held_out` are distinct and not repeated later."""
 
         def draw(start: int, n: int) -> NDArray[Any]:
-            tokens = np.empty((n, length), smallest_integer_type(self.io.separator))
+            tokens = np.empty((n, length), np.min_scalar_type(self.io.separator))
             threads.share(_walk, n, seed, purpose, start, self._layout, self._tables, tokens)
             return tokens
 
@@ -212,19 +209,11 @@ class StateTracking(task.Task):
         }
 
 
-def _score_of(group: str) -> str:
-    """The name of a group's score: "s5-swaps" -> "s5_swaps_accuracy"."""
-    return f"{group.replace('-', '_')}_accuracy"
-
-
 def _permutations(name: str) -> list[tuple[int, ...]]:
     """The permutations that are a group's elements, in lexicographic order. The first is the identity."""
     every = list(itertools.permutations(range(_PERMUTATIONS[name])))
-    return [p for p in every if _inversions(p) % 2 == 0] if name.startswith("a") else every
-
-
-def _inversions(permutation: tuple[int, ...]) -> int:
-    return sum(a > b for a, b in itertools.combinations(permutation, 2))
+    even = (p for p in every if sum(a > b for a, b in itertools.combinations(p, 2)) % 2 == 0)  # inversions
+    return list(even) if name.startswith("a") else every
 
 
 def _elements(name: str) -> list[str]:

@@ -21,14 +21,13 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
-from regbench.tasks.state_tracking import GROUPS, group_names, group_table
+from regbench.tasks.state_tracking import check_groups, group_names, group_table
 from regbench.utils import threads
 from regbench.utils.arrays import FloatArray, IntArray
-from regbench.utils.errors import nearest
 
 _STEPS = 24  # the stream's purpose
 
@@ -46,11 +45,7 @@ class StateWalkParameters(ReachParameters):
 
     @pydantic.model_validator(mode="after")
     def _groups_exist(self) -> Self:
-        for name in self.groups:
-            if name not in GROUPS:
-                raise ValueError(f"unknown group '{name}'{nearest(name, GROUPS)}")
-        if len(set(self.groups)) < len(self.groups):
-            raise ValueError(f"a group is given twice: {', '.join(self.groups)}")
+        check_groups(self.groups)
         if self.shares:
             raise ValueError("a walk has every size up to its length, so there are no shares")
         return self
@@ -84,12 +79,7 @@ class StateWalk(DrawnReachTask):
     def io(self) -> task.TokenIO:
         """Of each group its symbols, `s3:213`, and the names of its states, `s3=213`; then the blank and the separator."""
         names = (*(name for group in self.parameters.groups for name in group_names(group)), "?", "|")
-        return task.TokenIO(
-            vocab_size=len(names),
-            separator=len(names) - 1,
-            max_length=2 * self.parameters.tested[-1],
-            names=names,
-        )
+        return task.TokenIO.of(names, 2 * self.parameters.tested[-1])
 
     def _kinds(self, split: str) -> list[tuple[int, int]]:
         """Groups; those of the test split, whose walks are longer, are numbered on."""
@@ -98,7 +88,7 @@ class StateWalk(DrawnReachTask):
 
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p, (long, group) = self.parameters, divmod(kind, len(self._tables))
-        rows = np.zeros((n, 2, 2 * (p.tested if long else p.sizes)[-1]), smallest_integer_type(self.io.vocab_size))
+        rows = np.zeros((n, 2, 2 * (p.tested if long else p.sizes)[-1]), np.min_scalar_type(self.io.vocab_size))
         first, blank = int(self._first[group]), int(self._first[-1])
         threads.share(_fill, n, seed, (kind << 32) + start, self._tables[group], first, blank, rows)
         return rows

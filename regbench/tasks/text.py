@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import _corpus
 from regbench.tasks import base as task
@@ -39,14 +39,11 @@ class Text(_corpus.CorpusTask):
         """The instances of one split. Every split draws from its own documents, every instance from its own stream.
 
         Documents shorter than a window are left out. Documents are uniform over the rest, windows uniform over a document.
-
-        Raises:
-            UserError: Too few documents of the split are long enough. Validation and test need two, as errors are over documents.
         """
         p, n, index, packed = self.parameters, splits.size(split), self.corpus.index, self.corpus.packed
         chosen = self.documents_of(split, p.length, 1 if split == "train" else 2)
         starts, lengths = packed.starts[:-1][chosen], np.diff(packed.starts)[chosen]
-        tokens, documents = np.empty((n, p.length), smallest_integer_type(p.vocab_size - 1)), np.empty(n, np.int32)
+        tokens, documents = np.empty((n, p.length), np.min_scalar_type(p.vocab_size - 1)), np.empty(n, np.int32)
         threads.share(_sample, n, splits.seed, splits.first(split), packed.tokens, starts, lengths, documents, tokens)
         truth = {"topic": index.topic[chosen][documents], "document": chosen[documents].astype(np.int32)}
         return Instances.unpadded(tokens, np.ones(tokens.shape, np.bool_), f"text/{self.version}", truth)
@@ -63,16 +60,7 @@ class Text(_corpus.CorpusTask):
 def _sample(begin, end, seed, start, text, starts, lengths, documents, tokens):  # type: ignore[no-untyped-def]
     """Fills documents (N,) and tokens (N, L). Instance n is number start + n of the seed's stream.
 
-    Args:
-        begin: The first instance to fill.
-        end: The instance after the last.
-        seed: The seed of the stream.
-        start: The place of instance 0 in the stream.
-        text: (T,) the tokens of all documents.
-        starts: (D,) where each document begins in the text.
-        lengths: (D,) tokens of each document.
-        documents: (N,) is filled with the document.
-        tokens: (N, L) is filled with the tokens.
+    `text` (T,) has the tokens of all D documents, which begin at `starts` and have `lengths`.
     """
     for n in range(begin, end):
         rng = stream(seed, _WINDOWS, start + n)

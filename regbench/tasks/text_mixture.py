@@ -28,7 +28,7 @@ import pydantic
 from numba import njit
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.data.rng import below, between, stream
 from regbench.tasks import _corpus
 from regbench.tasks import base as task
@@ -96,9 +96,6 @@ class TextMixture(_corpus.CorpusTask):
         Documents that are too short for an excerpt are left out. The first document is uniform over the rest, the second uniform
         over those of other topics, and so on. Windows are uniform too. The truth has `cut`, the first switch, (N,); with three
         excerpts `second_cut`, (N,); and topic and document of each excerpt, (N, E).
-
-        Raises:
-            UserError: The split has fewer than two documents that are long enough.
         """
         p, n, index, packed = self.parameters, splits.size(split), self.corpus.index, self.corpus.packed
         # Long enough for each excerpt with any cut. So the cut tells nothing about the documents.
@@ -107,7 +104,7 @@ class TextMixture(_corpus.CorpusTask):
         chosen = self.documents_of(split, max(end[1] - start[0] for start, end in itertools.pairwise(edges)), 2)
         topic = index.topic[chosen]
         starts, lengths = packed.starts[:-1][chosen], np.diff(packed.starts)[chosen]
-        tokens = np.empty((n, p.length), smallest_integer_type(p.vocab_size - 1))
+        tokens = np.empty((n, p.length), np.min_scalar_type(p.vocab_size - 1))
         documents, cuts = np.empty((n, p.excerpts), np.int32), np.empty((n, p.excerpts - 1), np.int32)
         text = (packed.tokens, starts, lengths, *_corpus.refused_beside(topic))
         made = (documents, cuts, tokens)
@@ -151,20 +148,8 @@ def _sample(  # type: ignore[no-untyped-def]
 ):
     """Fills documents (N, E), cuts (N, E - 1) and tokens (N, L). Instance n is number start + n of the seed's stream.
 
-    Args:
-        begin: The first instance to fill.
-        end: The instance after the last.
-        seed: The seed of the stream.
-        start: The place of instance 0 in the stream.
-        ranges: (E - 1, 2) the smallest and the largest of each cut.
-        text: (T,) the tokens of all documents.
-        starts: (D,) where each document begins in the text.
-        lengths: (D,) tokens of each document.
-        block_starts: (D,) for each first document, the first document that the second one must not be.
-        block_ends: (D,) the end of these documents.
-        documents: (N, E) is filled with the documents.
-        cuts: (N, E - 1) is filled with the first position of each later excerpt.
-        tokens: (N, L) is filled with the tokens.
+    `ranges` (E - 1, 2) are the smallest and the largest of each cut. `text` (T,) has the tokens of all D documents, which begin
+    at `starts` and have `lengths`. After document d the second one is none from `block_starts[d]` to `block_ends[d]`.
     """
     for n in range(begin, end):
         rng = stream(seed, _EXCERPTS, start + n)

@@ -13,13 +13,8 @@ from torch.utils.data import Dataset
 from regbench.data.instances import Instances
 from regbench.models.model import shift_in, token_tensor
 
-
-class Item(TypedDict):
-    """One instance: tokens and targets (L,) int64, or vectors (L, D) float32; and which positions count, (L,) bool."""
-
-    tokens: Tensor
-    targets: Tensor
-    scored: Tensor
+Item = dict[str, Tensor]
+"""One instance: "tokens" and "targets" (L,) int64, or vectors (L, D) float32; and "scored", which positions count, (L,) bool."""
 
 
 class Batch(TypedDict):

@@ -16,14 +16,7 @@ from regbench.tasks.base import Task, TokenIO, VectorIO
 def ill_formed(task: Task, instances: Any, count: int, split: str) -> str | None:
     """What is wrong with the form of a split, or None: its `io`, its types, its shapes.
 
-    Args:
-        task: The task that made the split.
-        instances: What its `generate` returned.
-        count: The number of instances that was asked for.
-        split: The name of the split, for the message.
-
-    Returns:
-        One line that tells the first fault.
+    `instances` are what `generate` returned; `count` were asked for.
     """
     if not isinstance(instances, Instances):
         return f"generate returns {type(instances).__name__}, not regbench.Instances"

@@ -15,12 +15,6 @@ def write_parquet(track: Track, folder: Path) -> list[Path]:
     """Writes the splits of a track as Parquet files, and a card that `datasets.load_dataset(folder)` reads.
 
     A row is an instance without padding: `tokens`, and `scored` for the positions that count.
-
-    Returns:
-        The files.
-
-    Raises:
-        UserError: The folder holds data already, pyarrow is not installed, or writing fails.
     """
     try:
         import pyarrow as pa

@@ -19,7 +19,6 @@ class Suite(Strict):
     """The content of a suite's YAML file.
 
     Attributes:
-        name: The suite's name.
         tracks: Names of built-in tracks, or paths of YAML files of tracks as seen from the suite's folder. All are different.
     """
 
@@ -38,14 +37,7 @@ def suite_names() -> dict[str, str]:
 def load_suite(name: str | Path) -> Suite:
     """Loads a suite.
 
-    Args:
-        name: The name of a built-in suite, or the path of a suite's YAML file.
-
-    Returns:
-        The suite. Paths of tracks are as seen from the current folder.
-
-    Raises:
-        UserError: There is no such suite, its YAML is broken, a field is wrong, or a track is unknown, wrong or given twice.
+    Paths of tracks are as seen from the current folder.
     """
     if not isinstance(name, str | Path):
         raise UserError(f"a suite is a name or the path of a YAML file, not {type(name).__name__}")

@@ -34,11 +34,7 @@ FROZEN_FILE = _FOLDER / "statistics.json"
 
 
 class Budget(Strict):
-    """What a training may spend.
-
-    Attributes:
-        train_tokens: Tokens seen in training. Repeats count, padding does not.
-    """
+    """The tokens that a training may see. Repeats count, padding does not."""
 
     train_tokens: int = pydantic.Field(ge=1)
 
@@ -49,9 +45,6 @@ class Definition(Strict):
     Attributes:
         name: The track's name with its version, e.g. "pfa-small-v1".
         task: A registered task, or a path to a file as seen from the track's folder.
-        parameters: The task's parameters.
-        splits: Sizes and seed.
-        budget: What a training may spend.
         main_score: The score that ranks.
     """
 
@@ -129,9 +122,6 @@ class Track:
 
     def instances(self, split: str) -> Instances:
         """The instances of a split. They come from the cache if it has them.
-
-        Args:
-            split: "train", "validation" or "test".
 
         Raises:
             UserError: There is no such split, or a frozen track's instances do not have the fingerprint that was recorded.
@@ -286,11 +276,7 @@ def load_track(name: str | Path) -> Track:
 
 
 def _varied(definition: Definition, changes: str) -> Definition:
-    """A definition with other parameters of its task, and a name that says which; with equal ones as it was.
-
-    Raises:
-        UserError: The changes are not as `regbench.config.variant` writes them.
-    """
+    """A definition with other parameters of its task, and a name that says which; with equal ones as it was."""
     changed: dict[str, Any] = {}
     for change in filter(None, changes.split("&")):
         key, equals, value = change.partition("=")

@@ -82,20 +82,27 @@ def entries(kind: Kind) -> dict[str, Entry]:
     return dict(sorted(found.items()))
 
 
+def folders_of(package: str) -> list[Path]:
+    """The folders of a package, which is not imported. None where it is not installed."""
+    spec = importlib.util.find_spec(package)
+    return [Path(folder) for folder in sorted(spec.submodule_search_locations or [])] if spec else []
+
+
+def code_digest(packages: Iterable[str], *suffixes: str) -> str:
+    """SHA-256 of the files of some packages whose names end so."""
+    digest = hashlib.sha256()
+    for folder in (folder for package in packages for folder in folders_of(package)):
+        for path in sorted(path for path in folder.rglob("*") if path.suffix in suffixes):
+            digest.update(path.relative_to(folder.parent).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
 def paper_commands(own: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
     """The modules of the commands beside the benchmark's own, by name, sorted. Imports none of them.
 
     They are files in `papers/PAPER/commands/`, and the entry points `regbench.commands` of other distributions.
-
-    Args:
-        own: The modules of the benchmark's own commands.
-
-    Raises:
-        UserError: one name is registered twice.
     """
-    spec = importlib.util.find_spec("papers")
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    files = [path for folder in folders for path in sorted(Path(folder).glob("*/commands/[!_]*.py"))]
+    files = [path for folder in folders_of("papers") for path in sorted(folder.glob("*/commands/[!_]*.py"))]
     named = [(path.stem, f"papers.{path.parts[-3]}.commands.{path.stem}") for path in files]
     named += [(point.name, point.value) for point in importlib.metadata.entry_points(group="regbench.commands")]
     found: dict[str, str] = {}
@@ -267,12 +274,10 @@ def _loaded(name: str) -> tuple[Path, bytes, str] | None:
 
 
 def _built_in(kind: Kind) -> list[Entry]:
-    spec = importlib.util.find_spec(kind.package)
-    folders = list(spec.submodule_search_locations or []) if spec else []
     found = []
-    for folder in folders:
-        files = {path: path.stem for path in sorted(Path(folder).glob("*.py"))}
-        files |= {path: path.parent.name for path in sorted(Path(folder).glob("*/__init__.py"))}
+    for folder in folders_of(kind.package):
+        files = {path: path.stem for path in sorted(folder.glob("*.py"))}
+        files |= {path: path.parent.name for path in sorted(folder.glob("*/__init__.py"))}
         for path, name in files.items():
             if name.startswith("_"):
                 continue

@@ -15,8 +15,7 @@ import yaml
 from torch import Tensor
 
 from regbench import cli, runner
-from regbench.analysis.attention import ablate, measure
-from regbench.analysis.attention_weights import without_heads
+from regbench.analysis.attention import ablate, measure, without_heads
 from regbench.analysis.key_sets import key_sets, kind_of
 from regbench.analysis.trained import Trained
 from regbench.models.backbone import Backbone

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from regbench import runner
-from regbench.cli import suites
+from regbench.cli import tables as suites
 from regbench.config import Config
 from regbench.metrics.metric import METRICS
 from regbench.results import read_result

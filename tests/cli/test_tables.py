@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from regbench import cli
-from regbench.cli.suites import best_entry, suite_table
-from regbench.cli.tables import folded, print_fitting, result_table
+from regbench.cli.tables import best_entry, result_table, suite_table
+from regbench.report.table import folded, print_fitting
 from regbench.tracks import load_track
 from regbench.utils import registry
 from tests.helpers.published import ENTRIES, published

@@ -216,10 +216,8 @@ def test_a_folder_that_cannot_be_is_refused_before_anything_is_predicted(tiny: T
         regbench.evaluate(tiny, never, "next", "logits", out=tmp_path / "file" / "mine")
 
 
-def test_the_folder_is_held_meanwhile_and_is_gone_after_a_failure(tiny: Track, learner: NGram, tmp_path: Path) -> None:
+def test_a_failure_leaves_no_folder(tiny: Track, tmp_path: Path) -> None:
     def fails(tokens: Tensor) -> Tensor:
-        with pytest.raises(UserError, match="in use by another run"):
-            regbench.evaluate(tiny, learner, out=tmp_path / "mine")
         raise ValueError("no more")
 
     with pytest.raises(UserError, match="no more"):
@@ -227,20 +225,16 @@ def test_the_folder_is_held_meanwhile_and_is_gone_after_a_failure(tiny: Track, l
     assert not (tmp_path / "mine").exists()
 
 
-def test_after_a_failure_no_folder_holds_what_was_made(
+def test_a_disk_that_is_full_at_the_end_is_told(
     tiny: Track, learner: NGram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is full at the page, after the predictions. What somebody else had in the folder stays."""
+    """At the page, after the predictions: the folder then holds no result, and the next evaluation may go there."""
     full = OSError(errno.ENOSPC, "No space left on device")
-    monkeypatch.setattr("regbench.runner.score.write_report", Mock(side_effect=full))
-    theirs = tmp_path / "theirs"
-    (theirs / "notes").mkdir(parents=True)
-    (theirs / "notes" / "today.txt").touch()
-    before = sorted(tmp_path.rglob("*"))
-    for out in (theirs, tmp_path / "a" / "b" / "new"):
+    with monkeypatch.context() as patch:
+        patch.setattr("regbench.runner.score.write_report", Mock(side_effect=full))
         with pytest.raises(UserError, match="the disk is full"):
-            regbench.evaluate(tiny, learner, out=out)
-        assert sorted(tmp_path.rglob("*")) == before
+            regbench.evaluate(tiny, learner, out=tmp_path / "mine")
+    assert regbench.evaluate(tiny, learner, out=tmp_path / "mine") == read_result(tmp_path / "mine")
 
 
 def test_a_name_that_no_result_can_hold_is_refused(tiny: Track, learner: NGram) -> None:

@@ -19,8 +19,8 @@ from regbench.cli.commands.run import _say_what_next
 from regbench.config import Config, write_config
 from regbench.evaluation.any_predictor import _name_of
 from regbench.evaluation.baselines import default_baselines, predict_baseline, score_stored
+from regbench.evaluation.comparison import score_table
 from regbench.evaluation.find_predictors import KnownScores, find_predictors
-from regbench.evaluation.score_table import score_table
 from regbench.leaderboard.standing import Entries, standing_of
 from regbench.leaderboard.store import stored_in, without_evidence
 from regbench.metrics.metric import METRICS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from regbench.data.instances import Instances, smallest_integer_type
+from regbench.data.instances import Instances
 from regbench.tasks.base import Parameters, Splits, Task, TokenIO
 from regbench.utils.arrays import IntArray
 
@@ -51,7 +51,7 @@ class MarkovText(Task):
             drawn = (symbols * rng.random(n) ** 3).astype(np.int64)
             tokens[:, t] = np.where((rng.random(n) < 0.25) | (t == cut) | (t == 0), drawn, likely)
         return Instances(
-            tokens.astype(smallest_integer_type(p.vocab_size - 1)),
+            tokens.astype(np.min_scalar_type(p.vocab_size - 1)),
             np.full(n, p.length, np.int32),
             np.ones(tokens.shape, bool),
             "markov_text/1",

@@ -146,7 +146,7 @@ def test_code_that_looks_the_answer_up(wide: Made, tiny_file: Path, tmp_path: Pa
 def run_unchecked(code: str, track: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Runs code that `regbench run` refuses: whoever submits can have left that out. Returns its file."""
     monkeypatch.setattr("regbench.runner.plan.SCORABLE", ())
-    monkeypatch.setattr("regbench.runner.one_seed.refuse_trained", lambda *_: None)
+    monkeypatch.setattr("regbench.runner.train.refuse_trained", lambda *_: None)
     source = folder / "plain_embedding.py"
     source.write_text(code)
     settings = {key: value for key, value in SETTINGS.items() if key.startswith("training.")}

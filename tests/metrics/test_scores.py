@@ -23,7 +23,6 @@ from regbench.metrics.scores import (
     Scores,
     bin_width,
     check_distributions,
-    check_token_prediction,
     normalized_scores,
     score,
 )
@@ -158,26 +157,6 @@ def test_what_is_no_distribution_is_refused(fault: object, message: str) -> None
     check_distributions(good, (2, 3, 4))
     with pytest.raises(UserError, match=message):
         check_distributions(fault(good), (2, 3, 4))  # type: ignore[operator]
-
-
-@pytest.mark.parametrize(
-    ("probability", "most_likely", "message"),
-    [
-        (np.full((2, 3), -0.1), np.zeros((2, 3), int), "no probabilities"),
-        (np.full((2, 3), 1.002), np.zeros((2, 3), int), "no probabilities"),
-        (np.full((2, 3), np.nan), np.zeros((2, 3), int), "NaN"),
-        (np.full((2, 2), 0.5), np.zeros((2, 3), int), r"the shape \(2, 2\), not \(2, 3\)"),
-        (np.full((2, 3), 0.5), np.zeros((2, 2), int), r"tokens have the shape \(2, 2\), not \(2, 3\)"),
-        (np.full((2, 3), 0.5), np.full((2, 3), 4), r"outside the vocabulary \[0, 4\)"),
-        (np.full((2, 3), 0.5), np.full((2, 3), -1), r"outside the vocabulary \[0, 4\)"),
-    ],
-)
-def test_what_is_no_prediction_of_tokens_is_refused(
-    probability: np.ndarray, most_likely: np.ndarray, message: str
-) -> None:
-    check_token_prediction(TokenPrediction(np.ones((2, 3)), np.full((2, 3), 3)), (2, 3), 4)
-    with pytest.raises(UserError, match=message):
-        check_token_prediction(TokenPrediction(probability, most_likely), (2, 3), 4)
 
 
 def test_too_few_predictions_are_refused(tiny: Track) -> None:

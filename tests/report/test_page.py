@@ -22,9 +22,8 @@ from regbench.evaluation.predictions import Predictions
 from regbench.metrics.metric import score_positions
 from regbench.metrics.scores import score
 from regbench.report.content import human_bytes, human_growth, human_seconds, score_rows
-from regbench.report.html import render_page
 from regbench.report.instances import MOST_ROWS, Drawn, _shown_tokens, choose, layout
-from regbench.report.page import build_report, track_of, write_report
+from regbench.report.page import build_report, render_page, track_of, write_report
 from regbench.report.pictures import plot_heat_map
 from regbench.results import Code, Curve, Result, ScoreRecord, read_result
 from regbench.tracks import Track

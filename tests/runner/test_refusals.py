@@ -153,18 +153,6 @@ class TestRefusals:
                 go(**changes)
             assert not (tmp_path / "out").exists()
 
-    def test_more_validations_than_a_result_can_hold(
-        self, go: Callable[..., regbench.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Else all seeds are trained, and the result cannot be read again."""
-        monkeypatch.setattr("regbench.runner.plan.MOST_POINTS", 5)
-        with pytest.raises(
-            UserError, match="^2 seeds with 3 validations each are more than the 5 that a result can hold"
-        ):
-            go(seeds=(0, 1))
-        assert not (tmp_path / "out").exists()
-        assert go(seeds=(0,)).seeds[0].steps > 0
-
     @pytest.mark.parametrize(
         ("device", "there", "seen"),
         [
@@ -191,14 +179,14 @@ class TestRefusals:
         self, go: Callable[..., regbench.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The run trains that seed again when it goes on."""
-        load = runner.one_seed.load_tensors
+        load = runner.train.load_tensors
 
         def removed(path: Path) -> object:
             (tmp_path / "out/seed-0/checkpoint.safetensors").unlink()
             return load(path)
 
         with monkeypatch.context() as patch:
-            patch.setattr(runner.one_seed, "load_tensors", removed)
+            patch.setattr(runner.train, "load_tensors", removed)
             with pytest.raises(UserError, match="^cannot read the checkpoint .*seed-0/checkpoint.safetensors: No such"):
                 go()
         assert regbench.resume(tmp_path / "out").seeds[0].steps > 0
@@ -259,7 +247,7 @@ class TestRefusals:
         self, go: Callable[..., regbench.Result], tmp_path: Path, plugin: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(runner.one_seed, "_score", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            patch.setattr(runner.train, "_score", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 go()
         plugin.write_text(PLUGIN + "# edited\n")

@@ -25,7 +25,7 @@ from regbench.metrics.scores import score, score_records
 from regbench.models.build import build, resolve_options
 from regbench.results import read_result
 from regbench.runner.plan import plan_of
-from regbench.sweeps.seeds import run_seeds
+from regbench.sweeps.schedule import run_seeds
 from regbench.tracks import Track
 from regbench.training import trainer
 from regbench.training.checkpoint import load_tensors
@@ -209,7 +209,7 @@ def test_an_interrupted_run_resumes_to_the_same_result(
         if where == "training":
             patch.setattr("regbench.training.trainer.Trainer._evaluate", stop)
         elif where == "scoring":
-            patch.setattr(runner.one_seed, "_score", stop)
+            patch.setattr(runner.train, "_score", stop)
         elif where == "second seed":
             original = runner.train.seed_record
             patch.setattr(

@@ -24,7 +24,7 @@ from regbench.config import Config, write_config
 from regbench.results import read_result
 from regbench.sweeps import local
 from regbench.sweeps.local import LocalEngine, Share, share
-from regbench.sweeps.seeds import run_seeds
+from regbench.sweeps.schedule import run_seeds
 from regbench.sweeps.work import Ended, Job
 from regbench.utils import threads
 from regbench.utils.errors import UserError
@@ -209,7 +209,7 @@ def test_of_a_finished_run_the_result_is_read(tmp_path: Path, monkeypatch: pytes
     """As without `--jobs`: no process is started, and its seeds are not looked into."""
     write_config(tmp_path, Config(track="pfa-small-v1", architecture="edited.py", seeds=(0, 1)))
     (tmp_path / "result.json").write_text("{}")
-    monkeypatch.setattr("regbench.sweeps.seeds.read_result", lambda folder: f"of {folder.name}")
+    monkeypatch.setattr("regbench.sweeps.schedule.read_result", lambda folder: f"of {folder.name}")
     heard = Heard()
     assert run_seeds(tmp_path, 1, heard) == f"of {tmp_path.name}"
     assert heard.jobs == []

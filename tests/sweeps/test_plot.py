@@ -10,7 +10,7 @@ import pytest
 import yaml
 from matplotlib.axes import Axes
 
-from regbench.report.palette import line_look
+from regbench.report.pictures import line_look
 from regbench.sweeps.file import Plot
 from regbench.sweeps.plot import draw_plot
 from regbench.sweeps.sweep import Sweep

@@ -166,7 +166,7 @@ def test_the_trials_of_a_group_that_did_not_finish_are_counted(
     folder.begin(sweep.file, [group for group in sweep.groups if group.key == done.rows[0].group.key])
     write_best(folder, done.rows[:1])
     assert read_config(tmp_path / "best.yaml").trials == 6, "groups that left the file count"
-    assert done.rows[0].trials == 2
+    assert done.rows[0].result.selection.trials == 2
 
 
 def test_earlier_settings_of_base_count_as_trials(tiny_file: Path, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_diverging_configuration_is_told_and_the_rest_goes_on(
     (failure,) = done.failures
     assert failure.refused
     assert failure.message.startswith("training diverged: the loss is")
-    assert done.rows[0].trials == 2
+    assert done.rows[0].result.selection.trials == 2
     trials = lines(tmp_path / "out" / "trials.csv")
     assert [(row["validation_loss"] == "", row["chosen"]) for row in trials] == [(True, "no"), (False, "yes")]
 

@@ -13,8 +13,8 @@ from scipy import stats
 from baselines.smoothed_ngram import SmoothedNGram
 from regbench.analysis.errors import average, sort_by_repetition
 from regbench.data.instances import Instances
+from regbench.evaluation.comparison import score_table
 from regbench.evaluation.find_predictors import find_predictors
-from regbench.evaluation.score_table import score_table
 from regbench.metrics.metric import NLL_FLOOR, TokenPrediction
 from regbench.metrics.scores import score, score_records
 from regbench.tasks.base import Splits

@@ -52,8 +52,7 @@ def test_instances_are_what_the_definition_says(parameters: dict[str, int]) -> N
 def test_with_one_vector_the_bottleneck_is_the_token_that_begins_the_copy() -> None:
     task = SelectiveCopying(SelectiveCopyingParameters(one_vector=True))
     assert task.io.bottleneck == task.io.names.index(">")
-    assert task.has_bottleneck
-    assert not SMALL.has_bottleneck
+    assert SMALL.io.bottleneck is None
     same = SelectiveCopying(SMALL.parameters.model_copy(update={"one_vector": True}))  # the instances are the same
     assert same.generate(SPLITS, "test").fingerprint == SMALL.generate(SPLITS, "test").fingerprint
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from regbench.training.checkpoint import save_tensors
-from regbench.utils.folder import Folder, parse_arrays, parse_tensor_header
+from regbench.utils.folder import Folder, parse_arrays
 from regbench.utils.guard import Refused
 
 
@@ -28,7 +28,6 @@ def test_files_of_the_folder_and_no_others(tmp_path: Path) -> None:
     gc.collect()  # what earlier tests left open would be closed in between
     guarded, open_before = Folder(folder), len(os.listdir("/proc/self/fd"))
     assert guarded.read("inner/file", 5) == b"12345"
-    assert guarded.head("inner/file", 2) == (b"12", 5)
     with pytest.raises(Refused, match="5 bytes, more than the 4"):
         guarded.read("inner/file", 4)
     for name in (
@@ -72,14 +71,12 @@ def npy(array: np.ndarray[Any, Any]) -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (npy(np.zeros((4, 3), np.float32))[:-4], "a.npy is cut off or too long"),
-        (npy(np.zeros((4, 3), np.float32)) + bytes(4), "a.npy is cut off or too long"),
+        (npy(np.zeros((4, 3), np.float32))[:-4], "x: broken: ValueError"),
+        (npy(np.zeros((4, 3), np.float32)) + bytes(4), "a.npy is too long"),
         (npy(np.zeros((4, 3), np.float32, order="F")), "a.npy is float32"),  # read as it lies it would be another
     ],
 )
-def test_an_array_that_is_not_whole_is_refused(content: bytes, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is read in parts, here of 16 of its 48 bytes."""
-    monkeypatch.setattr("regbench.utils.folder._PART_BYTES", 16)
+def test_an_array_that_is_not_whole_is_refused(content: bytes, message: str) -> None:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("a.npy", content)
@@ -95,22 +92,6 @@ def test_a_file_that_is_much_larger_than_its_arrays_is_refused(tmp_path: Path) -
         Folder(tmp_path).arrays("y.npz", {"a": np.zeros(3)})
 
 
-def test_a_long_list_of_members_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a large file nearly all could be the list of its members, which takes far more memory than the file."""
-    expected = {"a": np.broadcast_to(np.float16(0), (1 << 20,))}
-    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
-        for i in range(2000):
-            archive.writestr(f"{i}.npy", b"")
-    np.savez(tmp_path / "y.npz", a=np.zeros(1 << 20, np.float16))
-    honest = (tmp_path / "y.npz").read_bytes()
-    (tmp_path / "z.npz").write_bytes(honest[:-22] + b"PK\x06\x07" + bytes(16) + honest[-22:])
-    assert Folder(tmp_path).arrays("y.npz", expected)["a"].shape == (1 << 20,)
-    monkeypatch.setattr(zipfile, "ZipFile", None)
-    for name in ("x.npz", "z.npz"):
-        with pytest.raises(Refused, match="it must be an archive of 1 arrays, and nothing else"):
-            Folder(tmp_path).arrays(name, expected)
-
-
 def test_tensors_are_counted_without_being_read(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     tensors = {
@@ -121,7 +102,7 @@ def test_tensors_are_counted_without_being_read(tmp_path: Path) -> None:
         "e": torch.zeros(2, dtype=torch.uint32),
     }
     save_tensors(path, tensors, {"note": "x"})
-    head, size = Folder(tmp_path).head("x.safetensors", 1 << 20)
-    assert parse_tensor_header(head, size, "x") == {"a": 12, "b": 1, "c": 0, "d": 2, "e": 2}
-    with pytest.raises(Refused, match="do not fill the file"):
-        parse_tensor_header(head, size + 1, "x")
+    assert Folder(tmp_path).tensor_sizes("x.safetensors") == {"a": 12, "b": 1, "c": 0, "d": 2, "e": 2}
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(Refused, match="no safetensors file"):
+        Folder(tmp_path).tensor_sizes("x.safetensors")

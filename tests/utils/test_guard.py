@@ -28,10 +28,10 @@ def test_plain_json_passes(value: Any) -> None:
     [
         ('{"a": 1, "a": 1}', "a key is there twice"),
         ('{"a": {"b": 1, "c": 2, "b": 1}}', "a key is there twice"),
-        ("NaN", "NaN is no number"),
-        ("-Infinity", "-Infinity is no number"),
+        ("NaN", "NaN or infinity"),
+        ("-Infinity", "NaN or infinity"),
         ("1e999", "NaN or infinity"),
-        ("9" * 41, "a number of 41 digits"),
+        ("9" * 5000, "beyond 64 bits"),
         ("9223372036854775808", "beyond 64 bits"),
         ("[" * 14 + "]" * 14, "nested deeper than 12"),
         ('"' + "x" * 2001 + '"', "a string of 2,001 characters"),

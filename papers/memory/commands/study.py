@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regbench.analysis.tables import narrow_table
 from regbench.cli.arguments import refuse_unused
 from regbench.cli.lines import print_line, stderr, under_way
+from regbench.report.table import narrow_table
 
 if TYPE_CHECKING:
     from papers.memory.study import Study

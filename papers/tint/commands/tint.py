@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from regbench.analysis.tables import narrow_table
 from regbench.cli.arguments import refuse_unused
+from regbench.report.table import narrow_table
 from regbench.utils.errors import UserError, nearest
 
 DESCRIPTION = (

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from regbench.analysis.tables import narrow_table
 from regbench.cli.arguments import add_instances, add_named
 from regbench.cli.lines import print_line
+from regbench.report.table import narrow_table, signed
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -82,7 +82,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     )
     if found.coefficients:
         console.print("the rows are signed or unnormalised coefficients: shares are of their absolute values")
-    _print_per_key(found, console)
+    for head in found.heads:
+        if head.kind.startswith("match") and head.per_key:  # beside the keys that they do not match
+            each = ", ".join(f"{name} {share.value:.1f}" for name, share in head.per_key.items())
+            print_line(f"{head.name}: attention per key, uniform = 1: {each}", console)
     record = {
         "architecture": trained.architecture,
         "track": trained.track.name,
@@ -135,22 +138,14 @@ def _share(value: float) -> str:
     return f"  {value:.2f}".replace(" 0.", " .")
 
 
-def _print_per_key(found: Attention, console: Console) -> None:
-    """Prints the attention per key of the heads that match, beside the keys that they do not match."""
-    for head in found.heads:
-        if head.kind.startswith("match") and head.per_key:
-            each = ", ".join(f"{name} {record.value:.1f}" for name, record in head.per_key.items())
-            print_line(f"{head.name}: attention per key, uniform = 1: {each}", console)
-
-
 def _ablation_table(effect: Ablation, wanted: str) -> Table:
     """Scores with and without the heads."""
     title = f"without {wanted}: {', '.join(effect.heads)}"
-    table = narrow_table(title, ("score", "whole", "without", "change"), 1, pad_edge=True)
-    for name, change in effect.change.items():
-        before, after = effect.before[name], effect.after[name]
-        table.add_row(name, f"{before.value:.3f}", f"{after.value:.3f}", f"{change.value:+.3f} ±{change.stderr:.3f}")
-    return table
+    rows = [
+        (name, f"{effect.before[name].value:.3f}", f"{effect.after[name].value:.3f}", signed(change))
+        for name, change in effect.change.items()
+    ]
+    return narrow_table(title, ("score", "whole", "without", "change"), 1, rows, pad_edge=True)
 
 
 def _draw(

@@ -8,9 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from regbench.analysis.tables import narrow_table
 from regbench.cli.lines import Bar, stderr
-from regbench.cli.tables import print_fitting
+from regbench.report.table import narrow_table, print_fitting
 
 DESCRIPTION = (
     "Scores every baseline of a track on its test split, with the paired difference to the best that does not know the truth. "
@@ -53,16 +52,14 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             bar.clear()
             console.print(f"{track.name}, test split")
             for cells in (score_cells(measured[track.name]), difference_cells(measured[track.name])):
-                print_fitting(_table(cells), console)
+                print_fitting(_table(*cells), console)
             if page is not None:
                 with explain_full_disk(page.parent):
                     write_tables(page, {track.name: measured[track.name]})
     return 0
 
 
-def _table(cells: list[list[str]]) -> Table:
+def _table(heads: list[str], *rows: list[str]) -> Table:
     """As narrow as it can be: the head has a word a line."""
-    table = narrow_table(None, [name.replace(" ", "\n") for name in cells[0]], 1, pad_edge=True)
-    for row in cells[1:]:
-        table.add_row(*(cell.replace("± ", "±") for cell in row))
-    return table
+    cells = ([cell.replace("± ", "±") for cell in row] for row in rows)
+    return narrow_table(None, [name.replace(" ", "\n") for name in heads], 1, cells, pad_edge=True)

@@ -8,20 +8,17 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from regbench.analysis.tables import narrow_table
 from regbench.cli.arguments import one_of, refuse_unused
 from regbench.cli.lines import Bar, print_line, stderr
-from regbench.cli.tables import folded, print_fitting, short, small_error
+from regbench.report.table import folded, narrow_table, print_fitting, short, small_error
 
 if TYPE_CHECKING:
     from regbench.evaluation.baselines import Announce
-    from regbench.evaluation.comparison import Comparison
+    from regbench.evaluation.comparison import Comparison, ScoreRow
     from regbench.evaluation.find_predictors import Found
-    from regbench.evaluation.score_table import ScoreRow
 
 DESCRIPTION = (
     "Scores predictors on the test split: the difference of each from the first, on the same instances, and whether seeds and "
@@ -80,9 +77,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _compare(arguments: argparse.Namespace, announce: Announce, console: Console) -> int:
-    from regbench.evaluation.comparison import FIRST_TOKENS, NoDistances, distances
+    from regbench.evaluation.comparison import FIRST_TOKENS, NoDistances, distances, score_table
     from regbench.evaluation.find_predictors import KnownScores, find_predictors
-    from regbench.evaluation.score_table import score_table
     from regbench.leaderboard.standing import Entries, percent
     from regbench.leaderboard.store import without_evidence
     from regbench.metrics.reach import reach_words
@@ -141,13 +137,12 @@ def _show_courses(found: Found, arguments: argparse.Namespace, announce: Announc
 
     made = courses(found, tokens=arguments.tokens, announce=announce)
     for course in made:
-        table = Table(title=f"{course.name}: TVD from", title_justify="left", box=box.SIMPLE_HEAD, show_edge=False)
-        table.add_column("training tokens", justify="right")
-        for other in course.distance:
-            table.add_column(other, justify="right")
-        for at, tokens in enumerate(course.tokens):
-            table.add_row(f"{tokens:,}", *(f"{records[at].value:.3f}" for records in course.distance.values()))
-        print_fitting(table, console)
+        rows = (
+            [f"{tokens:,}", *(f"{records[at].value:.3f}" for records in course.distance.values())]
+            for at, tokens in enumerate(course.tokens)
+        )
+        heads = ["training tokens", *course.distance]
+        print_fitting(narrow_table(f"{course.name}: TVD from", heads, 0, rows, show_edge=False), console)
     largest = max(record.stderr for course in made for records in course.distance.values() for record in records)
     what = f"{found.track.name}, test split, the first {arguments.tokens} tokens; the largest standard error is {largest:.3f}"
     print_line(what, console)
@@ -167,27 +162,13 @@ def _scores(rows: Sequence[ScoreRow], found: Found) -> Table:
     """The table of scores. Only the main score has its error, and the difference is in it."""
     main = found.track.definition.main_score
     others = [metric for metric in found.track.task.scores if metric != main]
-    table = Table(
-        title=f"{found.track.name}, test split",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=0,
-        show_edge=False,
-    )
-    table.add_column("predictor", no_wrap=True, min_width=11)
-    table.add_column("seeds", justify="right", no_wrap=True)
-    heads = {
-        name: fill(metric.heading, 11 if name == main else 8, break_long_words=False)
-        for name, metric in ((name, found.track.metrics[name]) for name in (main, *others))
-    }
-    table.add_column(heads[main], justify="right", no_wrap=True)
-    for head in ("difference", "p", "verdict"):
-        table.add_column(head, no_wrap=True, justify="left" if head == "verdict" else "right")
-    for metric in others:
-        table.add_column(heads[metric], justify="right", no_wrap=True)
     learned = any(row.learned is not None for row in rows)
-    for head in ("parameters", "state", "training tokens", "of the budget", *(["learns in"] if learned else [])):
-        table.add_column(fill(head, 8, break_long_words=False), justify="right", no_wrap=True)
+    costs = ("parameters", "state", "training tokens", "of the budget", *(["learns in"] if learned else []))
+    narrow = [*(found.track.metrics[name].heading for name in others), *costs]
+    heads = ["predictor", "seeds", fill(found.track.metrics[main].heading, 11, break_long_words=False)]
+    heads += ["difference", "p", "verdict", *(fill(head, 8, break_long_words=False) for head in narrow)]
+    table = narrow_table(f"{found.track.name}, test split", heads, 1, padding=0, pad_edge=True, show_edge=False)
+    table.columns[0].min_width, table.columns[5].justify = 11, "left"
     first = next(row.scores[main] for row in rows if row.change is None)
     for row in rows:
         record, gap, p = row.scores[main], "", ""

@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from regbench.cli.lines import print_line
+from regbench.report.table import narrow_table
 from regbench.utils.errors import UserError
 
 
@@ -43,10 +43,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if not 0 <= arguments.instance < len(test):
         raise UserError(f"there is no test instance {arguments.instance}: they are numbered 0 to {len(test) - 1}")
     record = track.freeze()
-    table = Table(title=f"{track.name}: task {track.definition.task}", title_justify="left")
-    table.add_column("")
-    for split in SPLITS:
-        table.add_column(split, justify="right")
+    table = narrow_table(f"{track.name}: task {track.definition.task}", ["", *SPLITS], 1)
     for name in dict.fromkeys(name for split in SPLITS for name in record["statistics"][split]):
         values = (record["statistics"][split].get(name) for split in SPLITS)  # a split need not have all of them
         table.add_row(name.replace("_", " "), *map(_number, values))

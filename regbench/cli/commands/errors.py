@@ -8,13 +8,11 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from regbench.analysis.tables import narrow_table
 from regbench.cli.lines import Bar, print_line, stderr
-from regbench.cli.tables import print_fitting, short
+from regbench.report.table import narrow_table, print_fitting, short
 from regbench.utils.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -126,11 +124,10 @@ def _table(title: str, bins: Sequence[Bin], whole: Mapping[str, ScoreRecord], sc
     """A row for each bin, a column for each predictor."""
     from regbench.analysis.errors import FEATURES
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    table.add_column("positions by", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-    for name in whole:
-        table.add_column(fill(name, 11), justify="right", no_wrap=True, min_width=5)
+    heads = ["positions by", "share", *(fill(name, 11) for name in whole)]
+    table = narrow_table(title, heads, 1, padding=0, show_edge=False)
+    for column in table.columns[2:]:
+        column.min_width = 5
     table.add_row("all", "", *(short(record.value) for record in whole.values()), style="bold")
     before = ""
     for one in bins:

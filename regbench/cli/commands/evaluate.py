@@ -79,9 +79,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         )
     from regbench import runner
     from regbench.analysis.trained import load_to_ask
-    from regbench.cli.tables import print_fitting, result_table
+    from regbench.cli.tables import result_table
     from regbench.metrics.metric import metrics_of
     from regbench.models.model import find_device
+    from regbench.report.table import print_fitting
     from regbench.tracks import load_track
     from regbench.training.terminal import TerminalReporter
 

@@ -7,13 +7,12 @@ from os.path import normpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from regbench.cli.arguments import add_own_track, own_track
 from regbench.cli.lines import print_line, tell
-from regbench.cli.tables import folded, print_fitting
+from regbench.report.table import folded, narrow_table, plain, print_fitting
 
 if TYPE_CHECKING:
     from regbench.leaderboard.rank import Board
@@ -81,13 +80,11 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _table(board: Board) -> Table:
-    table = Table(title=board.track, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("", justify="right")
-    table.add_column("predictor", no_wrap=True)
-    for metric in board.metrics:
-        head = board.known[metric].heading.replace(" ", "\n", board.known[metric].label.count(" "))
-        table.add_column(head, justify="right", no_wrap=True)
+    known = [board.known[metric] for metric in board.metrics]
+    heads = [metric.heading.replace(" ", "\n", metric.label.count(" ")) for metric in known]
+    table = narrow_table(board.track, ["", "predictor", *heads], 2, pad_edge=True)
+    table.columns[0].justify = "right"
     for row in board.rows:
-        scores = [f"{row.scores[m].value:.3f} ±{row.scores[m].stderr:.3f}" for m in board.metrics]
+        scores = [plain(row.scores[metric]) for metric in board.metrics]
         table.add_row(row.place, folded(row.title), *scores, style=None if row.kind == "entry" else "dim")
     return table

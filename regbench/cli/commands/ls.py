@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import importlib.util
 import json
 import os
 import statistics
@@ -24,7 +23,7 @@ from rich.text import Text
 
 from regbench.cli.arguments import apart_from_stdout, one_of
 from regbench.cli.lines import print_line
-from regbench.cli.tables import print_fitting
+from regbench.report.table import narrow_table, print_fitting
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.files import cache_root, keep_text, kept_text
@@ -80,9 +79,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 def _compare_architectures(console: Console) -> int:
     """Paper, parameters and state of every architecture at its default options, for the tokens of pfa-small-v1."""
-    table = Table(title="architectures, at their default options", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for place, column in enumerate(("", "family", "paper", "year", "parameters", "state")):
-        table.add_column(column, justify="left" if place < 3 else "right")
+    heads = ("", "family", "paper", "year", "parameters", "state")
+    table = narrow_table("architectures, at their default options", heads, 3, box=None, padding=(0, 2, 0, 0))
     own, others = _own_and_others()
     rows = {**_kept("architectures", own, lambda: _facts(own)), **(_facts(others) if others else {})}
     for name in sorted(rows):
@@ -120,13 +118,9 @@ def _facts(names: Sequence[str]) -> dict[str, list[str]]:
 
 def _kept(kind: str, key: Sequence[str], make: Callable[[], Any]) -> Any:
     """What `make` gives, which is plain: from the cache if it was made by the same code. To make it takes seconds."""
-    digest = hashlib.sha256("\n".join([kind, *key]).encode())
-    for package in ("regbench", registry.ARCHITECTURE.package):
-        spec = importlib.util.find_spec(package)
-        for folder in spec.submodule_search_locations or () if spec else ():
-            for path in sorted(path for path in Path(folder).rglob("*") if path.suffix in (".py", ".yaml", ".csv")):
-                digest.update(path.read_bytes())
-    path = cache_root() / "listed" / f"{digest.hexdigest()}.json"
+    code = registry.code_digest(("regbench", registry.ARCHITECTURE.package), ".py", ".yaml", ".csv")
+    digest = hashlib.sha256("\n".join([kind, *key, code]).encode()).hexdigest()
+    path = cache_root() / "listed" / f"{digest}.json"
     with contextlib.suppress(OSError, ValueError):
         return json.loads(kept_text(path))
     made = make()
@@ -180,10 +174,8 @@ def _compare_tracks(console: Console) -> int:
     from regbench.leaderboard.store import board_files
     from regbench.tracks import track_names
 
-    table = Table(title="tracks", title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
     heads = ("", "longest", "tokens", "instances", "budget", "entries", "minutes")
-    for head in heads:
-        table.add_column(head, justify="right" if head else "left", no_wrap=True)
+    table = narrow_table("tracks", heads, 1, box=None)
     for name, row in _kept("tracks", board_files(), lambda: {one: _sizes(one) for one in track_names()}).items():
         table.add_row(Text(name, "bold"), *row)
     print_fitting(table, console)

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from regbench.analysis.tables import narrow_table
 from regbench.cli.arguments import add_named
 from regbench.cli.lines import print_line, stderr
-from regbench.cli.tables import small_error
+from regbench.report.table import narrow_table, small_error
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:

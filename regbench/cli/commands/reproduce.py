@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from regbench.cli.arguments import add_own_track, own_track
 from regbench.cli.lines import print_line, stderr, tell
+from regbench.report.table import narrow_table
 from regbench.training.terminal import TerminalReporter
 from regbench.utils.errors import UserError
 
@@ -74,10 +74,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             announce=reporter.phase,
         )
     seeds, all_seeds = [seed.seed for seed in made.result.seeds], [seed.seed for seed in made.entry.result.seeds]
-    table = Table(title=f"{made.entry.name} on {made.entry.track}, mean over seeds", title_justify="left")
     entry, again = (f"{what} ({', '.join(map(str, of))})" for what, of in (("entry", all_seeds), ("again", seeds)))
-    for column in ("score", entry, again, "difference", "within noise", ""):
-        table.add_column(column, justify="left" if column in ("score", "") else "right")
+    heads = ("score", entry, again, "difference", "within noise", "")
+    table = narrow_table(f"{made.entry.name} on {made.entry.track}, mean over seeds", heads, 1)
+    table.columns[-1].justify = "left"
     for metric, change in made.changes.items():
         then, now = made.means[metric]
         verdict = "the same"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from regbench.utils.errors import UserError
 if TYPE_CHECKING:
     from regbench.config import Config
     from regbench.results import Result
+    from regbench.training.progress import Reporter
 
 DEFAULTS = {"architecture": "mamba", "track": "pfa-small-v1"}
 
@@ -54,8 +57,9 @@ def configure(run: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     # Imported here: PyTorch takes seconds to load, and `--help` should not.
     from regbench.cli.live import interrupted
-    from regbench.cli.tables import metrics_of_run, print_fitting, result_table
+    from regbench.cli.tables import metrics_of_run, result_table
     from regbench.metrics.reach import reach_words
+    from regbench.report.table import print_fitting
     from regbench.sweeps.suite import is_suite
 
     if arguments.suite is not None or (arguments.resume and is_suite(arguments.resume)):
@@ -152,21 +156,47 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
 
 def _suite(arguments: argparse.Namespace, console: Console) -> int:
     """An architecture on every track of a suite."""
-    from regbench.cli.suites import run_suite
     from regbench.sweeps.local import share
     from regbench.sweeps.suite import begin_suite
     from regbench.tracks.suite import load_suite
 
     if arguments.resume:
         _refuse_more_than_resume(arguments)
-        return run_suite(lambda _: Path(arguments.resume), arguments.jobs, console)
+        return _run_suite(lambda _: Path(arguments.resume), arguments.jobs, console)
     for name, value in (("track", arguments.track), ("config", arguments.config)):
         if value is not None:
             raise UserError(f"--suite names its tracks: leave out --{name}")
     config, out = _config(arguments), arguments.out
     if arguments.jobs is not None:
         share(arguments.jobs, device=config.device)  # refused before a folder is made
-    return run_suite(lambda said: begin_suite(load_suite(arguments.suite), config, out, said), arguments.jobs, console)
+    return _run_suite(lambda said: begin_suite(load_suite(arguments.suite), config, out, said), arguments.jobs, console)
+
+
+def _run_suite(begin: Callable[[Reporter], Path], jobs: int | None, console: Console) -> int:
+    from regbench.cli.live import go_on, interrupted
+    from regbench.cli.tables import suite_table
+    from regbench.metrics.reach import reach_words
+    from regbench.report.table import print_fitting
+    from regbench.sweeps import suite
+
+    folder: Path | None = None
+    with TerminalReporter(stderr()) as reporter, apart_from_stdout():
+        try:
+            folder = begin(reporter)
+            done = list(suite.go_on(folder, lambda run: go_on(run, jobs, reporter)))
+        except KeyboardInterrupt:
+            return interrupted(folder, jobs)
+    print_fitting(suite_table(done), console)
+    for _, result in done:
+        if words := reach_words(result):
+            print_line(f"{result.track.name}: reach {words}", console)
+    shares = [statistics.fmean(result.normalized) for _, result in done if result.normalized]
+    if shares:
+        console.print(
+            f"mean of the normalized scores: {100 * statistics.fmean(shares):.0f}, over {len(shares)} of {len(done)} tracks",
+        )
+    print_line(f"a run folder for each track: {folder}", console)
+    return 0
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, object]:

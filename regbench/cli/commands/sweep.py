@@ -10,7 +10,7 @@ from rich.console import Console
 
 from regbench.cli.arguments import apart_from_stdout, one_of, refuse_unused
 from regbench.cli.lines import print_line, stderr
-from regbench.cli.tables import print_fitting
+from regbench.report.table import print_fitting
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -81,16 +81,16 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 def _print(sweep: Sweep, swept: Swept, console: Console) -> None:
     """The tables, the files, and the next step."""
-    from regbench.cli.sweep_tables import failure_table, sweep_tables
+    from regbench.cli.tables import failure_table, sweep_table
     from regbench.leaderboard.figures import seeds_needed
     from regbench.sweeps.state import SweepFolder
 
-    for table in sweep_tables(swept.best):
-        print_fitting(table, console)
+    for track in dict.fromkeys(row.point.track.name for row in swept.best):
+        print_fitting(sweep_table(track, [row for row in swept.best if row.point.track.name == track]), console)
     if swept.rows:
         console.print("Chosen on validation. After a score: the lowest and the highest seed.")
     if swept.failures:
-        console.print(failure_table(swept.failures))
+        console.print(failure_table([(one.label, one.message) for one in swept.failures]))
     names = sorted(
         path.name for path in swept.folder.iterdir() if path.suffix in (".csv", ".png") or "best" in path.name
     )
@@ -101,12 +101,10 @@ def _print(sweep: Sweep, swept: Swept, console: Console) -> None:
         print_line(f"next, as an entry needs: write seeds: {list(seeds)} in {sweep.path} and sweep again", console)
         return
     for row in candidates:
-        submit, tried = (
-            f"next: regbench submit {shlex.quote(str(row.folder))}",
-            SweepFolder(swept.folder).tried(row.point),
-        )
-        if tried > row.trials:
-            own = f"{row.trials} trial{'s' * (row.trials > 1)}"
+        submit = f"next: regbench submit {shlex.quote(str(row.folder))}"
+        tried, trials = SweepFolder(swept.folder).tried(row.point), row.result.selection.trials
+        if tried > trials:
+            own = f"{trials} trial{'s' * (trials > 1)}"
             submit += (
                 f"; it states {own}, and all groups of {row.point.name} had {tried}: submit the best of every group, or train "
                 f"this configuration again with --trials {tried}"
@@ -116,7 +114,7 @@ def _print(sweep: Sweep, swept: Swept, console: Console) -> None:
 
 def _print_costs(sweep: Sweep, divided: Share, costs: list[Cost], console: Console) -> None:
     """Every cell, what each architecture costs, and how long all take. Of a cluster only the cells."""
-    from regbench.cli.sweep_tables import cost_table
+    from regbench.cli.tables import cost_table
     from regbench.report.content import human_seconds
 
     count = sum(len(group.trials) + group.further for group in sweep.groups)

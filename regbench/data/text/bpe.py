@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regbench.data.instances import smallest_integer_type
-
 N_BYTES = 256
 """The size of the smallest vocabulary: every byte has a token, so no text is unknown."""
 _AT_ONCE = 256  # documents that are handed to the library together
@@ -55,7 +53,7 @@ class BPE:
 
     def encode(self, texts: Sequence[str]) -> Iterator[NDArray[Any]]:
         """The tokens of each text, (L,) in the smallest unsigned integer type."""
-        kind, waiting = smallest_integer_type(self.size - 1), iter(texts)
+        kind, waiting = np.min_scalar_type(self.size - 1), iter(texts)
         while some := list(islice(waiting, _AT_ONCE)):
             for one in self._tokenizer.encode_batch_fast(some):
                 yield np.array(one.ids, kind)

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from regbench.data.text.bpe import BPE
-from regbench.data.text.corpus import Corpus
-from regbench.data.text.index import SPLITS, read_index
+from regbench.data.text.corpus import SPLITS, Corpus, read_index
 from regbench.data.text.sources import Document, Files, StandardLibrary
 from regbench.utils.errors import UserError
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from regbench.data.text.hub import HubDataset
+from regbench.data.text.sources import HubDataset
 from regbench.utils.errors import UserError
 
 ROWS = [{"text": f"document {i}", "title": f"t{i % 3}"} for i in range(25)]
