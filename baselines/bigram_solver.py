@@ -71,10 +71,12 @@ class BigramSolver(Baseline):
 
     @classmethod
     def defaults(cls, task: Task, instances: Instances) -> list[Self]:
-        """The solver, and the global table alone; [] for other tasks."""
-        if not isinstance(task.parameters, BigramParameters):
+        """The solver, and the global table alone; [] for other tasks. The solver is left out where it is not the best."""
+        p = task.parameters
+        if not isinstance(p, BigramParameters):
             return []
-        return [cls(task.parameters), cls(task.parameters, in_context=False)]
+        best = p.outputs == "uniform" or p.predict == "outputs"
+        return [cls(p, in_context=known) for known in (True, False) if best or not known]
 
     def predict(self, tokens: IntArray) -> FloatArray:
         """The distribution of every token given those before it: (B, L) -> (B, L, V)."""

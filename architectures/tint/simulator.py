@@ -17,8 +17,9 @@ Paper: sections 3.2 to 3.4 and Appendices C to H.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -164,7 +165,7 @@ class Simulator(nn.Module):
         """The way back through a norm and its diagonal matrix, of which the bias learns: g and x in slot 0 -> slot 0."""
         prefix = memory.prefixes[name]
         new[name] = self.linear.descent(g, prefix, seen, "bias")
-        return self.difference(self.linear.backward(g, prefix), x, norm=True)
+        return self.difference(self.linear.backward(g, prefix), x, partial(normalise_slots, slots=self.layout.slots))
 
     def _block_back(
         self, memory: Memory, i: int, g: Tensor, kept: dict[str, Tensor], seen: Tensor, new: dict[str, Tensor]
@@ -181,7 +182,7 @@ class Simulator(nn.Module):
         g_z2 = torch.zeros_like(g)
         for c in range(PARTS):
             g_a = learn(f"down.{c}", g, kept[f"a.{c}"], "weight" if c else "both")
-            g_u = self.difference(g_a, kept[f"u.{c}"], norm=False)
+            g_u = self.difference(g_a, kept[f"u.{c}"], activation)
             g_z2 = g_z2 + learn(f"up.{c}", g_u, kept["z2"], "both")
         g = g + self._norm_back(memory, f"{i}.norm2", g_z2, kept["middle"], seen, new)
         g_y = learn("out", g, kept["y"], "weight")
@@ -204,11 +205,10 @@ class FiniteDifference(nn.Module):
         self.register_buffer("into", into.to(torch.get_default_dtype()), persistent=False)
         self.register_buffer("out", out.to(torch.get_default_dtype()), persistent=False)
 
-    def forward(self, w: Tensor, x: Tensor, norm: bool) -> Tensor:
-        """The derivative of f at x in direction w: (B, T, D) twice -> (B, T, D). f is the norm, or GELU."""
+    def forward(self, w: Tensor, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+        """The derivative of f at x in direction w: (B, T, D) twice -> (B, T, D). f is a norm of each slot, or an activation."""
         both = dimensionwise(w + self.layout.put(self.layout.get(x), 1), self.into)
-        changed = normalise_slots(both, self.layout.slots) if norm else activation(both)
-        return dimensionwise(changed, self.out)
+        return dimensionwise(f(both), self.out)
 
 
 class AttentionModule(nn.Module):
@@ -232,9 +232,13 @@ class AttentionModule(nn.Module):
 
     def _scores(self, x: Tensor) -> Tensor:
         """Causal attention weights, (B, h, T, T)."""
-        query, key = self._heads(x, 0), self._heads(x, 1)
+        logits = self._logits(self._heads(x, 0), self._heads(x, 1))
         future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
-        return (query @ key.mT / math.sqrt(query.shape[-1])).masked_fill(future, -torch.inf).softmax(-1)
+        return logits.masked_fill(future, -torch.inf).softmax(-1)
+
+    def _logits(self, query: Tensor, key: Tensor) -> Tensor:
+        """(B, h, T, d/h) twice -> (B, h, T, T). `variants.py` has other ones."""
+        return query @ key.mT / math.sqrt(query.shape[-1])
 
     def _out(self, y: Tensor) -> Tensor:
         """(B, h, T, d/h) -> (B, T, D)."""

@@ -25,6 +25,7 @@ from regbench.utils.arrays import FloatArray
 
 N_TOKENS = 50
 WIDTHS = (32, 64, 128, 256)
+RANKS, PRODUCT_WIDTH = (256, 64, 16), 256
 UPDATE_WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096)
 TOP_DOWN = ("o2", "k2", "k1")
 SYMBOLS = LENGTH = 16
@@ -46,6 +47,9 @@ def run(options: Options) -> Study:
             [(d, f"{values.mean():.4f}") for d, values in accuracy.items()],
         )
     )
+    products, of_products = _products(options)
+    tables.append(products)
+    expectations += of_products
     lengths = np.array([update_lengths(options.rng(0), d) for d in UPDATE_WIDTHS])
     tables.append(
         StudyRows(
@@ -128,6 +132,25 @@ def gaussian_step(rng: np.random.Generator, d: int, n: int = N_TOKENS) -> float:
     u, v = _normal(rng, n, d), _normal(rng, n, d)
     W = -gradient(np.zeros((d, d)), u, v, np.arange(n))
     return float(((u @ W.T @ v.T).argmax(1) == np.arange(n)).mean())
+
+
+def product_step(rng: np.random.Generator, rank: int, relu: bool, d: int = PRODUCT_WIDTH, n: int = N_TOKENS) -> float:
+    """The accuracy of a memory of two factors after one step on both at once (S, "Factorizations", "Non-linear MLP").
+
+    The logits are <v_k, U V u_z>, or <v_k, U max(V u_z, 0)>. U (d, rank) and V (rank, d) begin at random. The rate is N, because
+    the loss is a mean over N inputs.
+    """
+    u, v = (torch.from_numpy(_normal(rng, n, d)) for _ in range(2))
+    factors = [torch.from_numpy(rng.standard_normal(s) * s[1] ** -0.5).requires_grad_() for s in ((d, rank), (rank, d))]
+
+    def logits(U: Tensor, V: Tensor) -> Tensor:
+        hidden = u @ V.T
+        return (hidden.relu() if relu else hidden) @ U.T @ v.T
+
+    right = torch.arange(n)
+    gradients = torch.autograd.grad(F.cross_entropy(logits(*factors), right), factors)
+    U, V = (factor.detach() - n * gradient for factor, gradient in zip(factors, gradients, strict=True))
+    return float((logits(U, V).argmax(1) == right).double().mean())
 
 
 def noisy(options: Options, n: int = N_TOKENS, times: int = 20, d: int = 1024) -> list[Expectation]:
@@ -228,6 +251,23 @@ def three_steps(
     tokens, outputs = sequences(rng, 4096)
     accuracy = float((head.logits(tokens, memories).argmax(1) == outputs).double().mean())
     return head.recall(memories), accuracy
+
+
+def _products(options: Options) -> tuple[StudyRows, list[Expectation]]:
+    """One joint step on two factors, of several ranks."""
+    rows: list[tuple[str | float, ...]] = []
+    expectations = []
+    for rank in RANKS:
+        linear, mlp = (
+            float(np.mean([product_step(options.rng(draw), rank, relu) for draw in range(options.draws)]))
+            for relu in (False, True)
+        )
+        rows.append((rank, f"{linear:.3f}", f"{mlp:.3f}"))
+        if rank >= N_TOKENS:  # fewer dimensions than tokens between the factors are too few for one step
+            expectations.append(study.at_least(f"one joint step, two factors, r = {rank}: accuracy", linear, 0.99))
+            expectations.append(study.at_least(f"one joint step, MLP of {rank} units: accuracy", mlp, 0.95))
+    title = f"one joint gradient step on both factors, Gaussian embeddings, N = {N_TOKENS}, d = {PRODUCT_WIDTH}"
+    return StudyRows(title, ("rank r", "accuracy of U V u", "of U max(V u, 0)"), rows), expectations
 
 
 def _orders(options: Options) -> tuple[StudyRows, list[Expectation]]:

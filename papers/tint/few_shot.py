@@ -1,10 +1,13 @@
 """Gradient steps on the exemplars of a few-shot problem: how often the label of a query is found, before and after.
 
-One set of weights takes N steps of gradient descent on all exemplars of a problem, and then reads each query. There are two
+One set of weights takes N steps of gradient descent on all exemplars of a problem, and then reads each query. There are three
 formats:
 
 single: Every exemplar is a sequence by itself. The loss is a sum over them. A query is read alone.
 multi: The exemplars are one sequence, as many of the last as fit the model. A query is read behind them, in context.
+zero: There are no exemplars. The weights take steps on the excerpt of a query, each query with weights of its own, and then
+    predict the token behind it. As labels that are drawn mean nothing without exemplars, the labels are words: of each document
+    the token that most distinguishes it (see `in_words`).
 
 There are two losses: of the label tokens, or of all tokens. Without a step, `single` is the model that has seen no exemplar, and
 `multi` is learning in context.
@@ -24,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from papers.tint.adaptation import Plan, best_rate
-from papers.tint.gradient_steps import train
+from papers.tint.gradient_steps import logits_after, refusal_of, train
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
 from regbench.models.model import Model, token_tensor
@@ -36,7 +39,7 @@ from regbench.tracks import Track
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
 
-FORMATS = ("single", "multi")
+FORMATS = ("single", "multi", "zero")
 TARGETS = ("label", "all")
 PLAIN, CALIBRATED, MEDIAN = "choice_accuracy", "calibrated_accuracy", "median_accuracy"
 Predict = Callable[[Tensor], Tensor]
@@ -49,7 +52,7 @@ class FewShotPlan:
 
     plan: Plan  # ways, rates, layers and the most problems of a split. Its steps are not used
     steps: tuple[int, ...] = (1,)  # after how many steps the queries are read. They increase
-    formats: tuple[str, ...] = ("single",)  # of "single" and "multi"
+    formats: tuple[str, ...] = ("single",)  # of `FORMATS`
     targets: tuple[str, ...] = ("label",)  # of "label" and "all"
     calibrate: bool = False  # whether the calibrated accuracies are computed too
 
@@ -74,7 +77,7 @@ class FewShotRow:
     """The queries of P problems after some steps, a mean over seeds."""
 
     run: str  # the name of the run
-    format: str  # "single" or "multi"
+    format: str  # of `FORMATS`
     exemplars: int  # how many are used
     targets: str  # "label" or "all"; "" without a step
     way: str  # "full", "values" or "tint"; "none" without a step
@@ -134,7 +137,7 @@ def adapt_few_shot(
         before = _values(models, problems, layout, "label", "full", 0.0, (0,), asked)[0]
         still = FewShotRow(name, layout, used, "", "none", 0, {}, 0.0, before, before)
         rows.append(still)
-        for targets in asked.targets:
+        for targets in ("all",) if layout == "zero" else asked.targets:
             for way in asked.plan.ways:
                 announce(f"{name}: format {layout}, loss of {targets}, {way}")
                 rows += _adapted(models, validation, problems, replace(still, targets=targets, way=way), asked, split)
@@ -180,6 +183,8 @@ def problems_of(track: Track, split: str, limit: int) -> list[Problem]:
 
 def exemplars_that_fit(trained: Trained, layout: str) -> int:
     """How many exemplars a format uses."""
+    if layout == "zero":
+        return 0
     task, longest = trained.track.task, trained.model.io.max_length
     assert isinstance(task, Classification)
     p, least = task.parameters, 1 if layout == "single" else 2
@@ -197,7 +202,7 @@ def metrics(logits: Tensor, problem: Problem, prior: Tensor | None) -> dict[str,
     Args:
         logits: Of the label of each query, (Q, V).
         problem: The problem.
-        prior: Logits of a label without an excerpt before it, (V,). None: no calibrated accuracies.
+        prior: Logits of a label without an excerpt before it, (V,) or (Q, V). None: no calibrated accuracies.
 
     Returns:
         nll: Negative log likelihood of the right label among all tokens, in nats.
@@ -216,7 +221,7 @@ def metrics(logits: Tensor, problem: Problem, prior: Tensor | None) -> dict[str,
     }
     if prior is not None:
         alone = prior.double().log_softmax(-1).numpy()
-        found[CALIBRATED] = _right(ratio - (alone[problem.labels[1]] - alone[problem.labels[0]]), problem)
+        found[CALIBRATED] = _right(ratio - (alone[..., problem.labels[1]] - alone[..., problem.labels[0]]), problem)
         found[MEDIAN] = _right(ratio - np.median(ratio), problem)
     return found
 
@@ -250,12 +255,49 @@ def _values(
     for trained in models:
         used = exemplars_that_fit(trained, layout)
         for number, problem in enumerate(problems):
-            learned = _learn(trained.model.eval(), problem.exemplars[-used:], layout, targets, way, rate, asked.plan)
-            for count, predict in enumerate(islice(learned, steps[-1] + 1)):
-                if count in sums:
-                    for metric, each in _ask(predict, trained, problem, layout, used, asked.calibrate).items():
-                        sums[count].setdefault(metric, np.zeros(shape))[number] += each / len(models)
+            if layout == "zero":
+                found = {count: _on_queries(trained, problem, way, rate, count, asked) for count in steps}
+            else:
+                learned = _learn(
+                    trained.model.eval(), problem.exemplars[-used:], layout, targets, way, rate, asked.plan
+                )
+                found = {
+                    count: _ask(predict, trained, problem, layout, used, asked.calibrate)
+                    for count, predict in enumerate(islice(learned, steps[-1] + 1))
+                    if count in sums
+                }
+            for count, own in found.items():
+                for metric, each in own.items():
+                    sums[count].setdefault(metric, np.zeros(shape))[number] += each / len(models)
     return sums
+
+
+def in_words(problem: Problem) -> Problem:
+    """The problem with labels that mean something: for each class the token whose share is most above that in the other class.
+
+    The shares are those in the excerpts of the exemplars, which are of other places of the documents than the queries.
+    """
+    excerpts, first = problem.exemplars[:, :-2], problem.exemplars[:, -1] == problem.labels[0]
+    shares = [np.bincount(excerpts[own].ravel(), minlength=excerpts.max() + 1) for own in (first, ~first)]
+    one, two = (counts / max(counts.sum(), 1) for counts in shares)
+    return replace(problem, labels=np.array([(one - two).argmax(), (two - one).argmax()]))
+
+
+def _on_queries(
+    trained: Trained, problem: Problem, way: str, rate: float, steps: int, asked: FewShotPlan
+) -> dict[str, FloatArray]:
+    """The metrics of the queries, (Q,) each, after steps on their own excerpts."""
+    model = trained.model.eval()
+    tokens = token_tensor(np.pad(problem.queries[:, :-2], ((0, 0), (0, 1))))  # any token in the place of the label
+    counted = (torch.arange(tokens.shape[1]) < tokens.shape[1] - 1).expand(tokens.shape)
+    size, rates = len(tokens) if refusal_of(model) is None else 1, (rate if steps else 0.0,)
+    with torch.no_grad():
+        parts = [
+            next(iter(logits_after(model, own, seen, rates, way, max(steps, 1), asked.plan.layers)))
+            for own, seen in zip(tokens.split(size), counted.split(size), strict=True)
+        ]
+    logits = torch.cat(parts)
+    return metrics(logits[:, -1], in_words(problem), logits[:, 0] if asked.calibrate else None)
 
 
 def _learn(

@@ -53,6 +53,10 @@ def _notes(rows: Sequence[FewShotRow], last: str) -> list[str]:
         "Accuracy: the right label has the larger probability of both; chance is 0.5. ± is the standard error over problems. "
         "That of a change is of paired differences. Way none: no step; in the format multi that is learning in context."
     ]
+    if any(row.format == "zero" for row in rows):
+        found.append(
+            "Format zero: steps on the query's own excerpt; the labels are a token that distinguishes each document."
+        )
     if last == MEDIAN:
         found.append(
             "Calibrated: each label's probability is divided by that without an excerpt. At the median: the log ratio of both is "

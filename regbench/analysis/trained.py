@@ -134,7 +134,7 @@ def load_named(
     """
     config = read_run(Path(folder))
     refuse_unnamed_code(folder, config, architecture)
-    if track is None and config.track not in track_names() and not (read_track and _is_data(config.track)):
+    if track is None and not _is_built_in(config.track) and not (read_track and _is_data(config.track)):
         raise UserError(
             f"{folder} is on the track {config.track}, which is no built-in one and is loaded only if you name its file: "
             f"--track {config.track}"
@@ -165,7 +165,7 @@ def run_names(folders: Sequence[str | Path]) -> list[str]:
 def own_track(folder: str | Path, given: str | None) -> str | None:
     """The track that a caller names, if the run's own is not loaded without a name; else None: it names another one."""
     own = read_run(Path(folder)).track
-    return None if own in track_names() or _is_data(own) else given
+    return None if _is_built_in(own) or _is_data(own) else given
 
 
 def refuse_unnamed_code(folder: str | Path, config: Config, named: str | None) -> None:
@@ -177,6 +177,11 @@ def refuse_unnamed_code(folder: str | Path, config: Config, named: str | None) -
             f"{folder} is of the architecture in the file {config.architecture}, which is executed only if you name it: "
             f"--arch {config.architecture}"
         )
+
+
+def _is_built_in(track: str) -> bool:
+    """Whether it is a built-in track, or one with other parameters, as in "recall-reach-v1?n_keys=64"."""
+    return track.partition("?")[0] in track_names()
 
 
 def _is_data(track: str) -> bool:

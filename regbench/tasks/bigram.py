@@ -57,6 +57,9 @@ class BigramParameters(task.Parameters):
         n_triggers: K, the triggers of an instance.
         length: Symbols in an instance.
         triggers: "random": each instance draws its triggers from pi_q. "fixed": the most frequent symbols by pi_q.
+        first_trigger: With fixed triggers, how many symbols are more frequent than all of them.
+        outputs: "uniform": over the symbols that are not triggers. "bigrams": by the row of pi_b of their trigger, without
+            triggers. The best predictor is then unknown, unless outputs alone are scored.
         bigrams_seed: The seed of the global table pi_b.
         predict: "all": outputs and symbols drawn from the table are scored, and trained on. "outputs": outputs alone, from
             the second occurrence of their trigger on. What followed it before is then always right.
@@ -66,6 +69,8 @@ class BigramParameters(task.Parameters):
     n_triggers: int = pydantic.Field(default=5, ge=1)
     length: int = pydantic.Field(default=256, ge=2, le=65536)
     triggers: Literal["random", "fixed"] = "random"
+    first_trigger: int = pydantic.Field(default=0, ge=0)
+    outputs: Literal["uniform", "bigrams"] = "uniform"
     bigrams_seed: int = pydantic.Field(default=0, ge=0, lt=2**63)
     predict: Literal["all", "outputs"] = "all"
 
@@ -74,6 +79,11 @@ class BigramParameters(task.Parameters):
         if self.n_triggers > self.n_symbols - 2:
             raise ValueError(
                 f"n_triggers ({self.n_triggers}) leaves fewer than two outputs among n_symbols ({self.n_symbols})"
+            )
+        last = self.n_symbols - self.n_triggers if self.triggers == "fixed" else 0
+        if self.first_trigger > last:
+            raise ValueError(
+                f"first_trigger ({self.first_trigger}) is above {last}, the last place of {self.triggers} triggers"
             )
         return self
 
@@ -113,7 +123,9 @@ class Bigram(task.Task):
         exist with fixed triggers.
         """
         before, p, held_out = splits.first(split), self.parameters, splits.test + splits.validation
-        drawn = contexts(trigger_weights(p), p.n_triggers, splits.seed, held_out, before + splits.size(split))
+        count = before + splits.size(split)
+        rows = self._rows() if p.outputs == "bigrams" else None
+        drawn = contexts(trigger_weights(p), p.n_triggers, splits.seed, held_out, count, rows)
         places, triggers, outputs = (array[before:] for array in drawn)
         tokens = chains(splits.seed, places, self._rows(), triggers, outputs, p.length)
         truth = {"triggers": triggers, "outputs": outputs}
@@ -195,5 +207,5 @@ def trigger_weights(p: BigramParameters) -> FloatArray:
     if p.triggers == "random":
         return marginal * p.n_symbols
     weights = np.zeros(p.n_symbols)
-    weights[np.argsort(-marginal, kind="stable")[: p.n_triggers]] = 1.0
+    weights[np.argsort(-marginal, kind="stable")[p.first_trigger :][: p.n_triggers]] = 1.0
     return weights

@@ -59,17 +59,29 @@ def _make_bigrams(seed, matrix, marginal):  # type: ignore[no-untyped-def]
                 marginal[j] += before[i] * matrix[i, j]
 
 
-def contexts(weights: FloatArray, k: int, seed: int, held_out: int, count: int) -> tuple[NDArray[Any], ...]:
+def contexts(
+    weights: FloatArray, k: int, seed: int, held_out: int, count: int, rows: FloatArray | None = None
+) -> tuple[NDArray[Any], ...]:
     """The first `held_out` distinct triggers and outputs of the stream, and the first others that equal none of these.
 
-    `weights` (N,) are those of `trigger_weights`. Outputs are uniform over the symbols that are not triggers. Gives places in the
-    stream (count,), triggers (count, k), ascending, and their outputs (count, k).
+    Args:
+        weights: (N,) as of `trigger_weights`.
+        k: The number of triggers.
+        seed: The seed of the stream.
+        held_out: The number of triggers and outputs that are distinct.
+        count: The number of triggers and outputs in all.
+        rows: (N, N) or more rows. An output is drawn by its trigger's row, without triggers. None: uniform over the symbols
+            that are not triggers.
+
+    Returns:
+        Their places in the stream (count,), the triggers (count, k), ascending, and their outputs (count, k).
     """
     sums = _symmetric_sums(weights, k)
+    cumulative = np.empty((0, 0)) if rows is None else np.cumsum(rows, axis=1)
 
     def draw(start: int, n: int) -> NDArray[Any]:
         pairs = np.empty((n, 2, k), np.min_scalar_type(len(weights)))
-        threads.share(_draw, n, seed, start, weights, sums, pairs)
+        threads.share(_draw, n, seed, start, weights, sums, cumulative, pairs)
         return pairs
 
     pairs, places = first_distinct(draw, "triggers and outputs", count, held_out)
@@ -89,7 +101,7 @@ def _symmetric_sums(weights, k):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _draw(begin, end, seed, start, weights, sums, drawn):  # type: ignore[no-untyped-def]
+def _draw(begin, end, seed, start, weights, sums, cumulative, drawn):  # type: ignore[no-untyped-def]
     """Fills drawn (M, 2, k) with triggers and their outputs. Row m is number start + m of the seed's stream.
 
     Symbols are decided in turn. Each is a trigger with the share that the sets with it have of the sum over the sets that are
@@ -105,10 +117,23 @@ def _draw(begin, end, seed, start, weights, sums, drawn):  # type: ignore[no-unt
                 drawn[m, 0, chosen] = i
                 chosen += 1
         for c in range(k):
-            output = below(rng, len(weights) - k)
-            for trigger in drawn[m, 0]:
-                output += output >= trigger
+            output = drawn[m, 0, c]
+            while len(cumulative) and (drawn[m, 0] == output).any():
+                output = _next(rng, cumulative[drawn[m, 0, c]])
+            if not len(cumulative):
+                output = below(rng, len(weights) - k)
+                for trigger in drawn[m, 0]:
+                    output += output >= trigger
             drawn[m, 1, c] = output
+
+
+@njit(cache=True)
+def _next(rng, cumulative):  # type: ignore[no-untyped-def]
+    """Draws a symbol by its cumulative probabilities (N,)."""
+    drawn, symbol = unit(rng), 0
+    while symbol < len(cumulative) - 1 and drawn >= cumulative[symbol]:
+        symbol += 1
+    return symbol
 
 
 def chains(
@@ -147,9 +172,7 @@ def _walk(begin, end, seed, places, cumulative, triggers, outputs, tokens):  # t
         for t in range(tokens.shape[1]):
             following = output_of[last]
             if following < 0:
-                drawn, following = unit(rng), 0
-                while following < n_symbols - 1 and drawn >= cumulative[last, following]:
-                    following += 1
+                following = _next(rng, cumulative[last])
             tokens[m, t] = last = following
 
 

@@ -19,7 +19,8 @@ from torch import Tensor
 import regbench
 from baselines.ngram import NGram
 from regbench import cli
-from regbench.analysis.trained import Trained, load_trained, on_track, untrained
+from regbench.analysis.trained import Trained, load_trained, on_track, own_track, untrained
+from regbench.config import Config, write_config
 from regbench.evaluation.predictions import predict, read_predictions
 from regbench.models.backbone import Backbone
 from regbench.models.build import build, resolve_options
@@ -65,6 +66,13 @@ def test_a_run_of_another_track_than_todays_is_refused(
     (edited / "config.yaml").write_text(yaml.safe_dump(config | {"architecture": "transformer", "settings": {}}))
     with pytest.raises(UserError, match="are those of 'cgt', not of 'transformer'"):
         load_trained(edited)
+
+
+def test_a_built_in_track_with_other_parameters_needs_no_name(tmp_path: Path) -> None:
+    for track, named in (("bigram-small-v1?n_triggers=3", None), ("mine-v1?n_triggers=3", "bigram-v1")):
+        write_config(tmp_path, Config(track=track, architecture="lstm"))
+        assert own_track(tmp_path, "bigram-v1") == named
+        (tmp_path / "config.yaml").unlink()
 
 
 @pytest.mark.ci

@@ -264,7 +264,11 @@ CASES = {
     "kimi_delta_attention": Case(_kda, ({}, {"expand_k": 0.5, "expand_v": 2.0})),
 }
 MODELS: dict[str, tuple[dict[str, Any], ...]] = {
-    "associative_memory": ({"d_model": 12, "feed_forward": True}, {"d_model": 12, "n_layers": 1}),
+    "associative_memory": (
+        {"d_model": 12, "feed_forward": True},
+        {"d_model": 12, "n_layers": 1},
+        {"d_model": 12, "n_layers": 3, "n_heads": 2, "rank": 4, "feed_forward": True, "hidden": 5},
+    ),
     "cgt": ({"d_model": 12, "d_y": 6, "n_heads": 3, "y_heads": 3},),
     "fast_slow": ({"d_model": 12, "d_y": 5, "n_heads": 3},),
     "hybrid": (

@@ -124,8 +124,10 @@ def test_the_divergence_is_that_of_a_distribution_from_the_table() -> None:
         {},
         {"n_layers": 1},
         {"feed_forward": True, "scale_of": "unit", "positions": "sinusoids", "train_embeddings": True},
+        {"rank": 5, "feed_forward": True, "hidden": 7},
+        {"n_heads": 2, "n_layers": 3, "rank": 3},
     ],
-    ids=["two layers", "one layer", "with W_F"],
+    ids=["two layers", "one layer", "with W_F", "factorised, MLP", "heads and layers"],
 )
 def test_it_is_the_sums_of_the_paper(settings: dict[str, Any]) -> None:
     """Three nested loops, over t, s and d."""
@@ -133,27 +135,54 @@ def test_it_is_the_sums_of_the_paper(settings: dict[str, Any]) -> None:
     tokens, _ = batch(SHORT, 3)
     d, layers = model.options.d_model, model.options.n_layers
     scale = 1.0 if model.options.scale_of == "unit" else d**-0.5
-    one, last = {n: v.detach().numpy() for n, v in model.state_dict().items()}, "o2"
+    one = {n: v.detach().numpy() for n, v in model.state_dict().items()}
     found = model(tokens).detach().numpy()
+    last = "o3" if layers == 3 else "o2"
     for row, inputs in enumerate(shift_in(tokens, SHORT.io.separator).tolist()):
         x = [one["w_e"][z] + one["p"][t] for t, z in enumerate(inputs)]
         for layer in range(1, layers + 1):
-            K, V, W = one[f"k{layer}"], one[f"v{layer}"], one["o1" if layer < layers else last]
+            K, V, W = (
+                one[name].reshape(model.options.n_heads, -1, d)
+                for name in (f"k{layer}", f"v{layer}", f"o{layer}" if layer < layers else last)
+            )
+            if "rank" in settings:
+                K = one[f"q{layer}"].reshape(K.shape).swapaxes(1, 2) @ K
             after = []
             for t in range(len(x)):
-                weights = []
-                for s in range(t + 1):
-                    score = 0.0
-                    for i in range(d):
-                        score += x[t][i] * float(K[i] @ x[s])
-                    weights.append(np.exp(score * scale))
-                looked = sum(w * x[s] for s, w in enumerate(weights)) / sum(weights)
-                after.append(x[t] + W @ (V @ looked))
+                added = np.zeros(d)
+                for head in range(model.options.n_heads):
+                    weights = []
+                    for s in range(t + 1):
+                        score = 0.0
+                        for i in range(d):
+                            score += x[t][i] * float(K[head, i] @ x[s])
+                        weights.append(np.exp(score * scale))
+                    looked = sum(w * x[s] for s, w in enumerate(weights)) / sum(weights)
+                    added += W[head] @ (V[head] @ looked)
+                after.append(x[t] + added)
             x = after
-        if model.options.feed_forward:
+        if model.options.hidden:
+            x = [part + one["f"] @ np.maximum(one["f_in"] @ part, 0.0) for part in x]
+        elif model.options.feed_forward:
             x = [part + one["f"] @ part for part in x]
         for t, part in enumerate(x):
             np.testing.assert_allclose(found[row, t], one["w_u"] @ part, rtol=0, atol=1e-10)
+
+
+def test_with_heads_and_layers_every_place_is_asked_for_its_recall() -> None:
+    """The memories stand in head 2 of layers 1 and 3, and nowhere else."""
+    simple, model = by_hand(OUTPUTS, 256, False), made(OUTPUTS, d_model=256, scale_of="unit", n_heads=2, n_layers=3)
+    model.w_e, model.p, model.w_u = simple.w_e, simple.p, simple.w_u
+    with torch.no_grad():
+        for name in ("k1", "k2", "k3"):
+            getattr(model, name).zero_()
+        model.k1[1] = simple.k1
+        model.v1[1], model.o1[1] = simple.v1, simple.o1
+        model.k3[1] = simple.k2
+    found = {name: value for name, value in model.measured(OUTPUTS).items() if name.startswith("recall")}
+    assert {name for name, value in found.items() if value > 0.3} == {"recall.previous.1.2", "recall.match.3.2"}
+    assert found["recall.previous.1.2"] == found["recall.match.3.2"] == 1.0
+    assert len(found) == 2 * 2 + 2 * 2  # the last layer has no next one, the first none before it
 
 
 def test_hidden_states_and_attention_weights_are_those_of_forward() -> None:
@@ -172,6 +201,8 @@ def test_hidden_states_and_attention_weights_are_those_of_forward() -> None:
         ({"n_layers": 1}, {"k1", "o2"}),
         ({"trained": ["o2"], "feed_forward": True}, {"o2", "f"}),
         ({"trained": ["k1"], "train_embeddings": True}, {"k1", "w_e", "p", "w_u"}),
+        ({"trained": ["k1"], "rank": 4, "feed_forward": True, "hidden": 5}, {"q1", "k1", "f_in", "f"}),
+        ({"n_layers": 3, "n_heads": 2}, {"k1", "k2", "k3", "o3"}),
     ],
 )
 def test_only_the_memories_asked_for_learn(settings: dict[str, Any], learn: set[str]) -> None:
@@ -208,7 +239,9 @@ def test_a_memory_that_waits_learns_after_its_steps_also_across_a_kill() -> None
         ({"max_wait": {"f": 3}}, "option: max_wait names f, and no memory of this name learns"),
         ({"max_wait": {"k1": 1, "k2": 1, "o2": 1}}, "option: max_wait holds every memory back"),
         ({"dropout": 0.1}, "option: dropout"),
-        ({"n_layers": 3}, "option: n_layers"),
+        ({"n_layers": 4}, "option: n_layers"),
+        ({"n_layers": 3, "trained": ["o2"]}, "option: trained names o2, and a model of three layers has no W_O2"),
+        ({"hidden": 8}, "option: hidden is for feed_forward=true"),
         ({"max_weight": 1}, "did you mean 'max_wait'"),
     ],
 )
@@ -251,3 +284,8 @@ def test_the_contract_lets_a_memory_wait_and_no_other() -> None:
     model = made(max_wait={"k1": 5})
     waiting = [name for name, p in model.named_parameters() if getattr(p, "_learns_later", False)]
     assert waiting == ["k1"]
+    model = made(max_wait={"k1": 5, "f": 5}, rank=4, feed_forward=True, hidden=5)
+    waiting = {name for name, p in model.named_parameters() if getattr(p, "_learns_later", False)}
+    assert waiting == {"q1", "k1", "f_in", "f"}
+    model.train().losses(*batch(SHORT, 4))["cross_entropy"].backward()
+    assert {name for name, p in model.named_parameters() if p.grad is None} == waiting

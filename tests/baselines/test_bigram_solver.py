@@ -190,6 +190,9 @@ def test_defaults_and_refusals() -> None:
     assert (solver.name, solver.anchor, alone.name, alone.anchor) == ("solver", None, "global bigrams", None)
     assert solver.options == {**alone.options, "in_context": True}
     assert solver.options["n_triggers"] == 5
+    for predict, names in (("all", ["global bigrams"]), ("outputs", ["solver", "global bigrams"])):
+        task = Bigram(BigramParameters(outputs="bigrams", predict=predict))
+        assert [one.name for one in BigramSolver.defaults(task, instances)] == names
     with pytest.raises(UserError, match="takes the parameters of the task bigram, not PFAParameters"):
         BigramSolver(PFAParameters())  # type: ignore[arg-type]
     with pytest.raises(UserError, match="token 65 is outside"):

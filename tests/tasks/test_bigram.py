@@ -13,7 +13,7 @@ from regbench.data.instances import Instances
 from regbench.metrics.scores import score
 from regbench.tasks.base import Splits
 from regbench.tasks.bigram import Bigram, BigramParameters, trigger_weights
-from regbench.tasks.bigram_chain import bigrams
+from regbench.tasks.bigram_chain import bigrams, contexts
 from regbench.utils.errors import UserError
 
 PAPER = Bigram(BigramParameters())
@@ -105,6 +105,19 @@ def test_the_table_cannot_be_written_to() -> None:
 
 
 # --- What is drawn. ---
+
+
+def test_triggers_can_be_rare_and_outputs_follow_the_table() -> None:
+    p = BigramParameters(n_symbols=12, n_triggers=2, length=60, triggers="fixed", first_trigger=3, outputs="bigrams")
+    matrix, marginal = bigrams(12, 0)
+    triggers = sorted(np.argsort(-marginal)[3:5].tolist())
+    told = Bigram(p).generate(Splits(train=60, validation=2, test=2, seed=0), "train")
+    assert np.unique(told.truth["triggers"], axis=0).tolist() == [triggers]
+    _, drawn, outputs = contexts(trigger_weights(p), 2, 0, 0, 4000, matrix)
+    assert np.unique(drawn, axis=0).tolist() == [triggers]
+    for c, trigger in enumerate(triggers):
+        row = np.where(np.isin(np.arange(12), triggers), 0.0, matrix[trigger])
+        assert deviates(np.bincount(outputs[:, c], minlength=12), 4000 * row / row.sum()) < 4
 
 
 def test_transitions_of_ordinary_symbols_and_beginnings_are_those_of_the_table() -> None:
@@ -316,6 +329,8 @@ def test_with_outputs_exactly_that_group_is_scored() -> None:
     [
         ({"predict": "output"}, "'all' or 'outputs'"),
         ({"n_symbols": 6}, r"n_triggers \(5\) leaves fewer than two outputs among n_symbols \(6\)"),
+        ({"triggers": "fixed", "first_trigger": 60}, r"first_trigger \(60\) is above 59"),
+        ({"first_trigger": 1}, r"first_trigger \(1\) is above 0, the last place of random triggers"),
         ({"n_symbols": 94}, "less than or equal to 93"),
         ({"n_symbols": 2}, "greater than or equal to 3"),
         ({"n_triggers": 0}, "greater than or equal to 1"),

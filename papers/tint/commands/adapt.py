@@ -74,7 +74,12 @@ def configure(adapt: argparse.ArgumentParser) -> None:
         (adapt, "table", "FILE.md", "write the table there, with FILE.csv and FILE.png"),
         (few, "track", "T", "a track of the task classification to ask about (default: that of the runs)"),
         (few, "targets", "T,...", "what is in the loss: label, all"),
-        (few, "format", "F,...", "single: exemplars one by one; multi: as one sequence, and the query behind"),
+        (
+            few,
+            "format",
+            "F,...",
+            "single: exemplars one by one; multi: as one sequence, and the query behind; zero: steps on the query alone",
+        ),
     ):
         default = f" (default: {DEFAULTS[option]})" if option in DEFAULTS else ""
         group.add_argument(f"--{option}", metavar=metavar, help=meaning + default)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from architectures.tint.explicit import (
 )
 from architectures.tint.layout import Layout
 from architectures.tint.linear import LinearModule
-from architectures.tint.simulator import AttentionModule, FiniteDifference, Simulator
+from architectures.tint.simulator import AttentionModule, FiniteDifference, Simulator, normalise_slots
 from regbench.utils.errors import UserError
 from tests.architectures.tint.conftest import IO, close, text, tint
 
@@ -84,8 +85,8 @@ def test_norm_and_activation_and_their_way_back() -> None:
     prefix = layout.store(gamma.diag(), torch.zeros(12)).expand(2, -1, -1)
     w = simulator.linear.backward(layout.put(g), prefix)
     right, _, _ = norm_backward(g, x, gamma, Plan(1.0))
-    close(layout.get(difference(w, layout.put(x), norm=True)), right, 1e-10)
-    back = difference(layout.put(g), layout.put(x), norm=False)
+    close(layout.get(difference(w, layout.put(x), partial(normalise_slots, slots=4))), right, 1e-10)
+    back = difference(layout.put(g), layout.put(x), activation)
     close(layout.get(back), activation_backward(g, x, Plan(1.0)), 1e-10)
     assert back[..., 12:].abs().max() == 0.0
     assert torch.equal(activation(layout.put(x))[..., 12:], torch.zeros(2, 5, 36))

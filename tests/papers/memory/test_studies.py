@@ -168,6 +168,29 @@ def test_sequences_have_one_trigger_and_its_output() -> None:
     assert places == set(range(gradients.LENGTH - 2))
 
 
+@pytest.mark.parametrize("relu", [False, True])
+def test_a_joint_step_on_two_factors_is_the_sum_of_the_lemma(relu: bool) -> None:
+    """The scores of both gradients written out, at a size where some inputs are wrong."""
+    n, d, rank, rng = 12, 16, 6, np.random.default_rng(3)
+    u, v = (rng.standard_normal((n, d)) * d**-0.5 for _ in range(2))
+    U, V = rng.standard_normal((d, rank)) * rank**-0.5, rng.standard_normal((rank, d)) * d**-0.5
+    hidden = [V @ x for x in u]
+    open_ = [(h > 0) * 1.0 if relu else np.ones(rank) for h in hidden]
+    gU, gV = np.zeros_like(U), np.zeros_like(V)
+    for z in range(n):
+        xi = np.array([v[k] @ U @ (open_[z] * hidden[z]) for k in range(n)])
+        guess = np.exp(xi) / np.exp(xi).sum()
+        for k in range(n):
+            gU += (guess[k] - (k == z)) / n * np.outer(v[k], open_[z] * hidden[z])
+            gV += (guess[k] - (k == z)) / n * np.outer(open_[z] * (U.T @ v[k]), u[z])
+    U, V = U - n * gU, V - n * gV
+    after = [np.maximum(V @ x, 0) if relu else V @ x for x in u]
+    right = [int(np.argmax([v[k] @ U @ h for k in range(n)])) == z for z, h in enumerate(after)]
+    found = gradients.product_step(np.random.default_rng(3), rank, relu, d, n)
+    assert 0 < sum(right) < n
+    assert found == pytest.approx(sum(right) / n)
+
+
 def test_three_steps_from_the_top_down_and_no_other_order() -> None:
     recall, accuracy = gradients.three_steps(np.random.default_rng(0), 256, True)
     assert recall[:2] == (1.0, 1.0)

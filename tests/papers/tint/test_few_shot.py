@@ -19,6 +19,7 @@ from papers.tint.few_shot import (
     _values,
     adapt_few_shot,
     exemplars_that_fit,
+    in_words,
     metrics,
     on_exemplars,
     problems_of,
@@ -125,6 +126,42 @@ def test_full_steps_are_plain_sgd_on_the_exemplars(runs: Path, name: str, layout
 
 
 @pytest.mark.ci
+@pytest.mark.parametrize("name", ["tint", "lstm"])
+def test_without_exemplars_the_steps_are_on_the_query_itself(runs: Path, name: str) -> None:
+    """Plain SGD on one excerpt at a time. The labels are the tokens that distinguish the documents."""
+    trained = load(runs, name)
+    problem = problems_of(trained.track, "test", 1)[0]
+    words = in_words(problem)
+    counts: list[dict[int, int]] = [{}, {}]
+    for row in problem.exemplars.tolist():
+        for token in row[:-2]:
+            own = counts[problem.labels.tolist().index(row[-1])]
+            own[token] = own.get(token, 0) + 1
+    shares = [{token: n / sum(own.values()) for token, n in own.items()} for own in counts]
+    for label, (own, other) in zip(words.labels.tolist(), (shares, shares[::-1]), strict=True):
+        assert own[label] - other.get(label, 0) == max(share - other.get(token, 0) for token, share in own.items())
+    asked = FewShotPlan(Plan(("full",), (0.05,)), (2,), calibrate=True)
+    found = _values([trained], [problem], "zero", "all", "full", 0.05, (0, 2), asked)
+    for row, query in enumerate(torch.from_numpy(problem.queries[:, :-2])):
+        model = load_trained(trained.folder).model
+        model = getattr(model, "auxiliary", model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for steps in (0, 2):
+            for _ in range(steps):
+                optimizer.zero_grad()
+                F.cross_entropy(model(query[None])[0], query, reduction="sum").backward()
+                optimizer.step()
+            with torch.no_grad():
+                logits = model(F.pad(query, (0, 1))[None])[0].log_softmax(-1).numpy()
+            one, two = words.labels
+            ratio, alone = logits[-1, two] - logits[-1, one], logits[0, two] - logits[0, one]
+            right = problem.classes[row] == 1
+            assert found[steps]["nll"][0, row] == pytest.approx(-logits[-1, (one, two)[int(right)]], abs=1e-4)
+            assert found[steps]["choice_accuracy"][0, row] == ((ratio > 0) == right)
+            assert found[steps]["calibrated_accuracy"][0, row] == ((ratio > alone) == right)
+
+
+@pytest.mark.ci
 def test_ways_of_tint_agree_where_they_should(runs: Path) -> None:
     """TinT's finite differences are near its exact set, and both leave the head alone, which full does not."""
     trained = load(runs, "tint")
@@ -190,7 +227,7 @@ def test_the_command(
         "--track",
         str(runs / "few-v1.yaml"),
         "--format",
-        "single,multi",
+        "single,multi,zero",
         "--steps",
         "4,1",
         "--rates",
@@ -203,16 +240,16 @@ def test_the_command(
     assert cli.main(["adapt", *arguments]) == 0
     printed, progress = capsys.readouterr()
     assert progress.splitlines() == [
-        f"done: {run}: format {layout}, loss of label, {way}"
+        f"done: {run}: format {layout}, loss of {'all' if layout == 'zero' else 'label'}, {way}"
         for run, ways in (("tint", ("full", "values", "tint")), ("lstm", ("full",)))
-        for layout in ("single", "multi")
+        for layout in ("single", "multi", "zero")
         for way in ways
     ]
     assert "few-v1, test split, at most 4 problems: the label of a query" in printed
     assert "…" not in printed
     cells = [line.strip("| ").split(" | ") for line in table.read_text().splitlines() if line.startswith("| ")][2:]
     kinds = [(run, layout, way, steps) for run, layout, _, way, steps, *_ in cells]
-    each = [(layout, way) for layout in ("single", "multi") for way in ("none", "full", "values", "tint")]
+    each = [(layout, way) for layout in ("single", "multi", "zero") for way in ("none", "full", "values", "tint")]
     assert kinds == [
         (run, layout, way, steps)
         for run, ways in (("tint", ("none", "full", "values", "tint")), ("lstm", ("none", "full")))
