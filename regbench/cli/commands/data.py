@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from regbench.cli.lines import print_line
-from regbench.report.table import narrow_table
+from regbench.report.table import narrow_table, print_fitting
 from regbench.utils.errors import UserError
 
 
@@ -48,7 +48,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         values = (record["statistics"][split].get(name) for split in SPLITS)  # a split need not have all of them
         table.add_row(name.replace("_", " "), *map(_number, values))
     table.add_row("fingerprint", *(record["fingerprints"][split][:12] for split in SPLITS))
-    console.print(table)
+    print_fitting(table, console)
     overlap = ", ".join(f"{pair.replace('/', ' and ')} {count}" for pair, count in record["overlap"].items())
     console.print(f"shared between splits: {overlap}")
     source = track.task.source_name()

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from regbench.cli.arguments import add_own_track, own_track
 from regbench.cli.lines import print_line, stderr, tell
-from regbench.report.table import narrow_table
+from regbench.report.table import narrow_table, print_fitting
 from regbench.training.terminal import TerminalReporter
 from regbench.utils.errors import UserError
 
@@ -74,10 +74,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             announce=reporter.phase,
         )
     seeds, all_seeds = [seed.seed for seed in made.result.seeds], [seed.seed for seed in made.entry.result.seeds]
-    entry, again = (f"{what} ({', '.join(map(str, of))})" for what, of in (("entry", all_seeds), ("again", seeds)))
-    heads = ("score", entry, again, "difference", "within noise", "")
+    entry, again = (f"{what}\n({', '.join(map(str, of))})" for what, of in (("entry", all_seeds), ("again", seeds)))
+    heads = ("score", entry, again, "difference", "within\nnoise", "")
     table = narrow_table(f"{made.entry.name} on {made.entry.track}, mean over seeds", heads, 1)
-    table.columns[-1].justify = "left"
+    table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
     for metric, change in made.changes.items():
         then, now = made.means[metric]
         verdict = "the same"
@@ -85,7 +85,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             verdict = "different" if change.worse or change.better else "different by the entry's noise alone"
         row = (label(metric), f"{then:.4f}", f"{now:.4f}", f"{now - then:+.4f}", f"± {change.allowed:.4f}", verdict)
         table.add_row(*row)
-    console.print(table)
+    print_fitting(table, console)
     same = f"seed{'s' * (len(made.identical) > 1)} {', '.join(map(str, made.identical))}" if made.identical else "none"
     rest = "; what differs above is the entry's other seeds" if list(made.identical) == seeds != all_seeds else ""
     console.print(f"predictions the same to the bit: {same}{rest}")
