@@ -11,9 +11,10 @@ import numpy as np
 from regbench.config import Config
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import score_baselines
-from regbench.evaluation.predictions import predict
+from regbench.evaluation.predictions import store
 from regbench.leaderboard.entry import Entry, InstanceScores
 from regbench.metrics.scores import Scores, normalized_scores, score, score_records
+from regbench.models.predictor import predict_in_batches
 from regbench.results import (
     ArchitectureRecord,
     CheckpointRecord,
@@ -67,7 +68,8 @@ def make_entry(
     scored: list[Scores] = []
     records = []
     for seed in seeds:
-        predictions = predict(track.task, Learned(track, test, skill, 1000 * seed + len(name)), test)
+        learned = Learned(track, test, skill, 1000 * seed + len(name))
+        predictions = store(track.task, predict_in_batches(learned, test), test)
         scored.append(score(track.task, test, predictions.batches()))
         scores, curves = score_records(scored[-1])
         records.append(
