@@ -17,7 +17,7 @@ from regbench.metrics.scores import check_distributions
 from regbench.models.predictor import Predictor, predict_in_batches, rows_at_once
 from regbench.results import SeedRecord
 from regbench.tasks.base import Task, VectorIO
-from regbench.utils.arrays import FloatArray
+from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
 from regbench.utils.folder import Folder
@@ -85,11 +85,17 @@ class Predictions(_Stored):
     names_in_file: ClassVar = {"packed": "packed", "lengths": "lengths"}
 
     @classmethod
-    def pack(cls, batches: Iterable[FloatArray], instances: Instances, kind: DTypeLike) -> Self:
-        """Packs consecutive batches (B, L, V) of predictions for the instances, as numbers of the given kind."""
+    def pack(
+        cls, batches: Iterable[FloatArray], instances: Instances, kind: DTypeLike, order: IntArray | None = None
+    ) -> Self:
+        """Packs consecutive batches (B, L, V) of predictions for the instances, as numbers of the given kind.
+
+        `order` (N,) are the instances that the batches are of, if these are in another order.
+        """
         ends, packed = np.cumsum(instances.lengths), np.empty((0, 0), kind)
-        for i, row in enumerate(row for batch in batches for row in batch):
-            if i == 0:  # all at once: a list of rows and what they are joined to would be twice as much
+        each = (row for batch in batches for row in batch)
+        for i, row in zip(range(len(ends)) if order is None else order, each, strict=True):
+            if not len(packed):  # all at once: a list of rows and what they are joined to would be twice as much
                 packed = np.empty((int(ends[-1]), row.shape[-1]), kind)
             packed[ends[i] - instances.lengths[i] : ends[i]] = row[: instances.lengths[i]]
         return cls(packed, instances.lengths)
@@ -226,19 +232,32 @@ def scored_at_once(length: int, width: int) -> int:
 def predict(task: Task, predictor: Predictor, instances: Instances) -> StoredPredictions:
     """Asks a trained model for its predictions, in the form that the task's scores need."""
     batch_size = rows_at_once(task.io, instances.tokens.shape[1], 64)
-    return store(task, predict_in_batches(predictor, instances, batch_size), instances)
+    order = by_length(instances) if task.knows_truth else None
+    some = instances if order is None else instances[order]
+    return store(task, predict_in_batches(predictor, some, batch_size), instances, order=order)
+
+
+def by_length(instances: Instances) -> IntArray:
+    """The instances (N,), the shortest first: a batch is as long as its longest instance."""
+    order: IntArray = np.argsort(instances.lengths, kind="stable")
+    return order
 
 
 def store(
-    task: Task, batches: Iterable[FloatArray], instances: Instances, kind: DTypeLike | None = None
+    task: Task,
+    batches: Iterable[FloatArray],
+    instances: Instances,
+    kind: DTypeLike | None = None,
+    order: IntArray | None = None,
 ) -> StoredPredictions:
     """Packs predictions in the form that the task's scores need.
 
-    The numbers are those of a trained model's predictions where `kind` is None.
+    The numbers are those of a trained model's predictions where `kind` is None. `order` is as in `Predictions.pack`.
     """
     if not task.knows_truth:
         return CompactPredictions.pack(batches, instances, kind or np.float32, task.io.vocab_size)
-    return Predictions.pack(batches, instances, kind or (np.float32 if isinstance(task.io, VectorIO) else np.float16))
+    kind = kind or (np.float32 if isinstance(task.io, VectorIO) else np.float16)
+    return Predictions.pack(batches, instances, kind, order)
 
 
 def expected_arrays(task: Task, instances: Instances) -> dict[str, NDArray[Any]]:

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import Progress
-from regbench.evaluation.predictions import Predictions, expected_arrays
+from regbench.evaluation.predictions import Predictions, by_length, expected_arrays
 from regbench.leaderboard.claim import Case, Findings, Note, Reference, RunFolder, find_reference
 from regbench.leaderboard.entry import InstanceScores
 from regbench.leaderboard.figures import rescored
@@ -56,6 +56,9 @@ SCORE_TOLERANCE = 2e-3
 
 NEAREST = 1 / 8
 """How near the weights of two seeds may be to each other, as a share of how far their first weights are apart."""
+
+FARTHER = 1.05
+"""How much farther the weights of a seed may be from its own first ones than from those of another seed."""
 
 SECONDS, MEMORY_BYTES, FOLDER_BYTES, LOG_BYTES = 3600, 8 << 30, 1 << 28, 1 << 24
 """What a stranger's code may take. The memory is that of each of its processes."""
@@ -110,13 +113,13 @@ class Asked:
     def rows(self, io: IO, model: Any, progress: Progress = lambda done, total: None) -> NDArray[Any]:
         """(T, V): a row for each token, as stored predictions have them; or for each instance."""
         instances, kind = self.instances, np.float32 if isinstance(io, VectorIO) else np.float16
-        at_once = rows_at_once(io, instances.tokens.shape[1], 64)
-        batches = predict_in_batches(ModelPredictor(model), instances, at_once, progress)
+        at_once, order = rows_at_once(io, instances.tokens.shape[1], 64), by_length(instances)
+        batches = predict_in_batches(ModelPredictor(model), instances[order], at_once, progress)
         if not self.last:
-            return Predictions.pack(batches, instances, kind).packed
-        ends, rows = iter(instances.lengths - 1), np.empty((len(instances), io.width), kind)
-        for i, row in enumerate(row for batch in batches for row in batch):
-            rows[i] = row[next(ends)]
+            return Predictions.pack(batches, instances, kind, order).packed
+        rows = np.empty((len(instances), io.width), kind)
+        for i, row in zip(order, (row for batch in batches for row in batch), strict=True):
+            rows[i] = row[instances.lengths[i] - 1]
         return rows
 
 
@@ -126,7 +129,7 @@ class Answer:
 
     rows: list[NDArray[Any]]
     first: NDArray[np.float64]
-    """(K,), how far the weights with which its training began are from those of each of the K seeds."""
+    """(2, K), how far the weights with which its training began, and those that came of it, are from the first of each seed."""
 
 
 def repredict(
@@ -173,18 +176,20 @@ def predict_again(
         yield from predict_isolated(run, source, reference, asked)
         return
     cls = registry.load(registry.ARCHITECTURE, record.name)
-    first = _first_distances(cls, resolve_options(cls, record.options), task.io, seeds)
+    first = _first_weights(cls, resolve_options(cls, record.options), task.io, seeds)
     for i, seed in enumerate(seeds):
         model = load_model(run.folder, f"seed-{seed}/checkpoint.safetensors", record, task.io)
         what = f"asking the weights of seed {seed}, {i + 1} of {len(seeds)}"
         announce(what)
-        yield Answer([one.rows(task.io, model, now_and_then(what, announce)) for one in asked], first[i])
+        yield Answer(
+            [one.rows(task.io, model, now_and_then(what, announce)) for one in asked], _distances(model, first, i)
+        )
 
 
 def weight_faults(run: RunFolder, seed: SeedRecord, answer: Answer, reference: Reference) -> Iterator[str]:
     """Where what the weights of a seed predict for the test split, which was asked first, is not what was stored.
 
-    Also where they are those of another seed: they are too near to them.
+    Also where they are those of another seed: they are too near to them, or to those with which its training begins.
     """
     again = Predictions(answer.rows[0], reference.test.lengths)
     mean, largest = _distance(again, run.predictions(seed.seed, reference))
@@ -195,15 +200,18 @@ def weight_faults(run: RunFolder, seed: SeedRecord, answer: Answer, reference: R
         real = scores[metric].value
         if not abs(claimed.value - real) <= SCORE_TOLERANCE * max(1.0, abs(real)):
             yield f"seed {seed.seed}: {metric} is {claimed.value:.4f}, and that of the weights {real:.4f}"
-    own = _tensors(run, seed.seed)
+    own, (begun, moved) = _tensors(run, seed.seed), answer.first
+    i = [one.seed for one in run.result.seeds].index(seed.seed)
+    if moved[i] > FARTHER * (nearest := moved.min()):
+        yield (
+            f"the weights of seed {seed.seed} are {moved[i]:.3g} from those with which it begins, and {nearest:.3g} from those "
+            f"of seed {run.result.seeds[int(moved.argmin())].seed}: that is where their training began"
+        )
     for i, other in enumerate(run.result.seeds):
-        if (
-            other.seed < seed.seed
-            and not (near := _norm_of(own, _tensors(run, other.seed))) > NEAREST * answer.first[i]
-        ):
+        if other.seed < seed.seed and not (near := _norm_of(own, _tensors(run, other.seed))) > NEAREST * begun[i]:
             yield (
                 f"the weights of the seeds {other.seed} and {seed.seed} are {near:.3g} apart, and the first ones "
-                f"{answer.first[i]:.3g}: they are not two trainings"
+                f"{begun[i]:.3g}: they are not two trainings"
             )
 
 
@@ -233,13 +241,18 @@ def _norm_of(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
     return math.sqrt(sum(float(part.abs().double().square().sum()) for part in parts))
 
 
-def _first_distances(cls: type[Any], options: Options, io: IO, seeds: Sequence[int]) -> NDArray[np.float64]:
-    """(K, K): how far the weights are apart with which the trainings of K seeds begin."""
+def _first_weights(cls: type[Any], options: Options, io: IO, seeds: Sequence[int]) -> list[dict[str, Tensor]]:
+    """The weights with which the training of each seed begins."""
     first = []
     for seed in seeds:
         manual_seed(seed)
         first.append(build(cls, options, io).state_dict())
-    return np.array([[_norm_of(one, other) for other in first] for one in first])
+    return first
+
+
+def _distances(model: Any, first: Sequence[Mapping[str, Tensor]], i: int) -> NDArray[np.float64]:
+    """(2, K), as `Answer.first`, of the model that came of the training of the i-th seed."""
+    return np.array([[_norm_of(one, other) for other in first] for one in (first[i], model.state_dict())])
 
 
 def checkpoint_of(run: RunFolder, seed: int) -> bytes:
@@ -290,16 +303,15 @@ def predict_isolated(run: RunFolder, source: bytes, reference: Reference, asked:
         timer = threading.Timer(SECONDS, process.kill)
         timer.start()
         try:
-            first = _take(process, np.empty((len(seeds), len(seeds))), log)
-            for i, _ in enumerate(seeds):
-                rows = []
+            for _ in seeds:
+                first, rows = _take(process, np.empty((2, len(seeds))), log), []
                 for one in asked:
                     like = expected_arrays(reference.track.task, one.instances)["packed"]
                     rows.append(_take(process, like[: len(one.instances)] if one.last else like, log))
                     found = Predictions(rows[-1], one.instances.lengths)
                     if found.fault is not None:
                         raise Refused(f"the stranger's code makes no predictions: {found.fault}")
-                yield Answer(rows, first[i])
+                yield Answer(rows, first)
         finally:
             timer.cancel()
             process.kill()
@@ -379,11 +391,12 @@ def _job() -> None:
             asked.append(Asked(Instances(tokens, arrays["lengths"], np.zeros(tokens.shape[:2], bool), ""), last))
     cls = registry.load(registry.ARCHITECTURE, ":".join(filter(None, ("/job/stranger.py", about["class"]))))
     options = cls.Options.model_validate_json(json.dumps(about["options"]))
-    out.write(_first_distances(cls, options, io, about["seeds"]).tobytes())
-    for seed in about["seeds"]:
+    first = _first_weights(cls, options, io, about["seeds"])
+    for i, seed in enumerate(about["seeds"]):
         model = build(cls, options, io)
         name = f"{seed}.safetensors"
         load_weights(model, safetensors.torch.load((job / name).read_bytes()), name)
+        out.write(_distances(model, first, i).tobytes())
         for one in asked:
             out.write(one.rows(io, model).tobytes())
             out.flush()

@@ -15,8 +15,8 @@ from regbench.models.build import build
 from regbench.models.model import find_device, manual_seed, parameter_count
 from regbench.ops.backend import use_backend
 from regbench.sweeps.grid import SELECTION_SEED, Group, Point
-from regbench.training.cuda_graph import gradients_on
 from regbench.training.options import evaluation_steps
+from regbench.training.parts import gradients_on
 from regbench.training.step import batch_tensors, make_optimizer, train_step
 from regbench.training.trainer import TIMED_STEPS, training_steps
 from regbench.utils.arrays import IntArray
@@ -121,10 +121,10 @@ def _time(point: Point, train: Instances) -> tuple[float, float]:
     device = find_device(point.content["device"])
     manual_seed(0)
     plan = training_steps(train.lengths, point.training, point.track.definition.budget.train_tokens, SELECTION_SEED)
-    with use_backend(point.content["backend"]):
+    with use_backend(point.content["backend"]), gradients_on(device) as gradients:
         model = build(point.cls, point.options, point.track.task.io).to(device).train()
         optimizer = make_optimizer(model, point.training)
-        gradients, settled = gradients_on(device), TIMED_STEPS[device.type][0]
+        settled = TIMED_STEPS[device.type][0]
         steps, tokens, started = 0, 0, 0.0
         enough = itertools.islice(itertools.cycle(plan), settled + _FEWEST)  # a plan of fewer steps begins again
         for step, (count, rows) in enumerate(itertools.chain(enough, plan), 1):

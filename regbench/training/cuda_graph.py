@@ -7,7 +7,6 @@ and do not wait for the GPU.
 
 from __future__ import annotations
 
-import os
 import pickle
 import random
 import warnings
@@ -22,18 +21,13 @@ from torch import Tensor, nn
 
 from regbench.models.model import Model
 from regbench.training.options import TrainingOptions
-from regbench.training.step import Gradients, gradients
+from regbench.training.step import gradients
 
 MOST = 32
 """So many shapes are recorded at most, as each keeps its gradients."""
+_SLOWER = "steps are not recorded as CUDA graphs, which are faster"
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 """Where PyTorch keeps parameters, buffers, parts and hooks."""
-
-
-def gradients_on(device: torch.device) -> Gradients:
-    """What computes gradients on a device: recorded on a GPU, unless the variable REGBENCH_CUDA_GRAPHS is 0."""
-    wanted = device.type == "cuda" and os.environ.get("REGBENCH_CUDA_GRAPHS") != "0"
-    return GraphedGradients(device) if wanted else gradients
 
 
 class _Recording(NamedTuple):
@@ -74,13 +68,13 @@ class GraphedGradients:
         with self._aside():
             if self.refused or self._seen[shape] != 2:
                 return gradients(model, batch, options)
-            before = _kept_by_python(model)
+            before = kept_by_python(model)
             with _waiting() as waited:
                 terms = gradients(model, batch, options)
         if waited:
-            self.refused = "the model waits for the GPU within a step"
-        elif _kept_by_python(model) != before:
-            self.refused = "a step changes what the model keeps in Python"
+            self.refused = f"{_SLOWER}: the model waits for the GPU within a step"
+        elif kept_by_python(model) != before:
+            self.refused = f"{_SLOWER}: a step changes what the model keeps in Python"
         return terms
 
     def _record(self, model: Model, batch: tuple[Tensor, ...], options: TrainingOptions) -> _Recording | None:
@@ -93,7 +87,7 @@ class GraphedGradients:
                 terms = gradients(model, inputs, options)
         except RuntimeError as error:
             torch.cuda.set_rng_state(generator, self._stream.device)
-            self.refused = f"recording it fails: {str(error).splitlines()[0]}"
+            self.refused = f"{_SLOWER}: recording it fails: {str(error).splitlines()[0]}"
             return None
         return _Recording(graph, inputs, terms, [parameter.grad for parameter in model.parameters()])
 
@@ -135,7 +129,7 @@ def _waiting() -> Iterator[list[str]]:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
-def _kept_by_python(model: nn.Module) -> list[Any]:
+def kept_by_python(model: nn.Module) -> list[Any]:
     """What a step could change that a replay would not: attributes, tensors that take another's place, generators of the CPU.
 
     A tensor stands here itself and is compared by identity: a replay changes it where it lies.

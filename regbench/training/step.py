@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -26,6 +27,17 @@ def batch_tensors(batch: Instances, device: torch.device) -> tuple[Tensor, ...]:
 def autocast(device: torch.device, options: TrainingOptions) -> torch.autocast:
     """Autocast to bfloat16 where the training options ask for it."""
     return torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bfloat16")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch has one thread within."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 Gradients = Callable[[Model, tuple[Tensor, ...], TrainingOptions], dict[str, Tensor]]
@@ -77,8 +89,9 @@ def train_step(
         UserError: the model's `losses` gives something else.
     """
     terms = by(model, batch, options)
-    torch.nn.utils.clip_grad_norm_(model.parameters(), options.gradient_clip)
-    optimizer.step()
+    with one_thread():  # to wake another takes longer than it saves, and far longer where other programs hold the cores
+        torch.nn.utils.clip_grad_norm_(model.parameters(), options.gradient_clip)
+        optimizer.step()
     return terms
 
 

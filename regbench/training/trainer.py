@@ -24,10 +24,10 @@ from regbench.models.model import Model
 from regbench.models.predictor import rows_at_once
 from regbench.tasks.base import Task
 from regbench.training.checkpoint import RESUME_FILE, course_file, load_tensors, of_another, save_tensors
-from regbench.training.cuda_graph import gradients_on
 from regbench.training.options import TrainingOptions, evaluation_steps, learning_rate
+from regbench.training.parts import gradients_on
 from regbench.training.progress import MEASURED, SILENT, Progress, Reporter
-from regbench.training.step import autocast, batch_tensors, make_optimizer, measure, train_step
+from regbench.training.step import Gradients, autocast, batch_tensors, gradients, make_optimizer, measure, train_step
 from regbench.utils.arrays import IntArray
 from regbench.utils.errors import UserError, blaming
 from regbench.utils.files import atomic_write
@@ -128,7 +128,7 @@ class Trainer:
         self.plan = TrainingSteps(train.lengths, options, budget, seed)
         self.progress = Progress()
         self.optimizer = make_optimizer(model, options)
-        self._gradients = gradients_on(device)
+        self._gradients: Gradients = gradients
         self.best: dict[str, Tensor] = {}
         self._running: list[Tensor] = []  # the losses since the last row of the log
         self._resume_file = folder / RESUME_FILE
@@ -138,6 +138,10 @@ class Trainer:
 
         A resumed training on the CPU has as many threads as it began with.
         """
+        with gradients_on(self.device) as self._gradients:
+            return self._run(reporter)
+
+    def _run(self, reporter: Reporter) -> Progress:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._resume(reporter)
         total, evaluate_at = len(self.plan), evaluation_steps(len(self.plan), len(self.train_split), self.options)
@@ -164,7 +168,7 @@ class Trainer:
                     rest = int(self.plan.tokens[step:].sum())
                     reporter.estimated(rest * (now - first[0]) / (self.progress.tokens - first[1]))
                     if why := getattr(self._gradients, "refused", ""):
-                        reporter.phase(f"steps are not recorded as CUDA graphs, which are faster: {why}")
+                        reporter.phase(why)
                 if step % every == 0 or step in evaluate_at:
                     means = torch.stack(running).mean(0).tolist()
                     running.clear()

@@ -1,7 +1,7 @@
 """A training step of an architecture beside its best form in plain PyTorch, in one run: `make bench-peers`.
 
 Linear attention has the masked quadratic form, which is what short contexts cost least by. The transformer has
-`nn.TransformerEncoder`, and the LSTM a bare `nn.LSTM`, which lacks our LayerNorm and residual connection. The others have the
+`nn.TransformerEncoder`, and the LSTM layers of `nn.LSTM` with `nn.LayerNorm` and a residual connection. The others have the
 chunked form of their op, or a loop where there is none.
 """
 
@@ -69,7 +69,8 @@ class Plain(nn.Module):
         vocabulary = model.io.width
         self.embedding, self.unembed = nn.Embedding(vocabulary, width), nn.Linear(width, vocabulary)
         if name == "lstm":
-            self.layers: nn.Module = nn.LSTM(width, width, 2, batch_first=True)
+            self.lstms = nn.ModuleList(nn.LSTM(width, width, batch_first=True) for _ in range(2))
+            self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
             return
         heads = model.options.n_heads
         layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, F.gelu, batch_first=True, norm_first=True)
@@ -79,11 +80,12 @@ class Plain(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = F.pad(self.embedding(tokens[:, :-1]), (0, 0, 1, 0))
-        if isinstance(self.layers, nn.LSTM):
-            x = self.layers(x)[0]
-        else:
-            x = self.layers(x + self.positions.weight, self.mask, is_causal=True)
-        return self.unembed(x)
+        if not hasattr(self, "lstms"):
+            return self.unembed(self.layers(x + self.positions.weight, self.mask, is_causal=True))
+        *norms, last = self.norms
+        for norm, lstm in zip(norms, self.lstms, strict=True):
+            x = x + lstm(norm(x))[0]
+        return self.unembed(last(x))
 
 
 def model_of(name: str, width: int, length: int) -> Model:

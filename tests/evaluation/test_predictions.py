@@ -274,3 +274,20 @@ def test_the_default_baselines_without_truth(text_track: Track) -> None:
     names = [baseline.name for baseline in default_baselines(text_track, text_track.instances("test"))]
     plain = ["unigram", "2-gram", "3-gram"]
     assert sorted(names) == sorted([*plain, *(f"{name} witten-bell" for name in plain), "uniform"])
+
+
+def test_a_model_is_asked_the_shortest_first_and_its_rows_are_in_order(tiny: Track, ragged: Instances) -> None:
+    asked: list[int] = []
+
+    class Model(Varied):
+        def predict(self, tokens: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            asked.append(tokens.shape[1])
+            return super().predict(tokens)
+
+    many = ragged[np.random.default_rng(0).permutation(np.arange(200) % len(ragged))]
+    stored = predict(tiny.task, Model(300), many)
+    assert asked == sorted(asked)
+    assert asked[0] < asked[-1]
+    assert isinstance(stored, Predictions)
+    whole = Predictions.pack(predict_in_batches(Varied(300), many), many, np.float16)
+    np.testing.assert_array_equal(stored.packed, whole.packed)

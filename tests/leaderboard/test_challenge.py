@@ -21,7 +21,7 @@ import regbench
 from regbench import cli
 from regbench.evaluation.cuts import Cuts, prompts
 from regbench.leaderboard import against_run
-from regbench.leaderboard.against_run import Asked, can_isolate, predict_isolated
+from regbench.leaderboard.against_run import Answer, Asked, can_isolate, predict_isolated
 from regbench.leaderboard.challenge import challenge
 from regbench.leaderboard.claim import Reference, RunFolder
 from regbench.leaderboard.entry import canonical
@@ -148,6 +148,19 @@ def test_weights_that_are_no_second_training_are_refused(lstm: Made, tmp_path: P
     lines = list(against_run.weight_faults(RunFolder(copied), seeds[1], answers[1], reference))
     assert "the weights of the seeds 0 and 1 are" in lines[-1]
     assert "they are not two trainings" in lines[-1]
+
+
+def test_weights_of_another_seeds_training_are_refused(lstm: Made) -> None:
+    """The training of seed 0 is given out as that of seed 1: it began with other weights."""
+    run = RunFolder(lstm.run)
+    reference, seeds = Reference(lstm.track), run.result.seeds
+    (begun, moved), *_ = (one.first for one in against_run.predict_again(run, None, reference, [], print))
+    assert moved.argmin() == begun.argmin() == 0
+    assert moved[1:].min() > against_run.FARTHER * moved[0]
+    rows = [run.predictions(1, reference).packed]
+    lines = list(against_run.weight_faults(run, seeds[1], Answer(rows, np.stack([begun, moved])), reference))
+    assert "that is where their training began" in lines[1]
+    assert "seed 0" in lines[1]
 
 
 def test_where_nothing_can_be_written_there_is_a_line(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.model import Model
 from regbench.tasks.base import IO, TokenIO, VectorIO
-from regbench.training.cuda_graph import GraphedGradients, _kept_by_python, gradients_on
+from regbench.training.cuda_graph import GraphedGradients, kept_by_python
 from regbench.training.options import TrainingOptions
+from regbench.training.parts import gradients_on
 from regbench.training.progress import Reporter
 from regbench.training.step import gradients, make_optimizer
 from regbench.training.trainer import Trainer
@@ -104,10 +106,10 @@ def test_the_loss_of_fixed_shape_is_the_mean_over_scored_rows(io: IO, monkeypatc
 )
 def test_what_python_keeps_tells_a_model_that_cannot_be_replayed(cls: type[Mixer], changes: bool) -> None:
     model, inputs = made(cls), batch(TOKENS, 2, 5, CPU)
-    before = _kept_by_python(model)
-    assert _kept_by_python(model) == before
+    before = kept_by_python(model)
+    assert kept_by_python(model) == before
     gradients(model, inputs, OPTIONS)
-    assert (_kept_by_python(model) != before) == changes
+    assert (kept_by_python(model) != before) == changes
 
 
 @pytest.mark.parametrize("name", registry.entries(registry.ARCHITECTURE))
@@ -116,18 +118,20 @@ def test_no_built_in_keeps_anything(name: str) -> None:
     cls = registry.load(registry.ARCHITECTURE, name)
     model, inputs = build(cls, resolve_options(cls, {}), TOKENS).train(), batch(TOKENS, 2, 8, CPU)
     gradients(model, inputs, OPTIONS)
-    before = _kept_by_python(model)
+    before = kept_by_python(model)
     gradients(model, inputs, OPTIONS)
-    after = _kept_by_python(model)
+    after = kept_by_python(model)
     generators = 3  # on a CPU, dropout and noise draw from one of them
     assert after[generators:] == before[generators:]
 
 
-def test_a_run_says_why_steps_are_not_recorded(trainer: Callable[..., Trainer]) -> None:
+def test_a_run_says_why_steps_are_not_recorded(
+    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As a GPU would: `refused` is read where the time of the rest is estimated."""
 
     class Refused:
-        refused = "the model waits for the GPU within a step"
+        refused = "steps are not recorded: the model waits for the GPU within a step"
 
         def __call__(self, *arguments: Any) -> dict[str, Tensor]:
             return gradients(*arguments)
@@ -140,13 +144,9 @@ def test_a_run_says_why_steps_are_not_recorded(trainer: Callable[..., Trainer]) 
             self.heard.append(text)
 
     reporter, one = Hearing(), trainer()
-    one._gradients = Refused()
+    monkeypatch.setattr("regbench.training.trainer.gradients_on", lambda device: nullcontext(Refused()))
     one.run(reporter)
-    assert reporter.heard == [f"steps are not recorded as CUDA graphs, which are faster: {Refused.refused}"]
-
-
-def test_a_cpu_has_plain_gradients() -> None:
-    assert gradients_on(CPU) is gradients
+    assert reporter.heard == [Refused.refused]
 
 
 @pytest.mark.parametrize("name", ["transformer", "deltanet", "mamba", "lstm", "s4", "mesanet"])
@@ -205,6 +205,8 @@ class TestRefusals:
         assert len(losses) == 8
 
     def test_the_variable_turns_it_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert isinstance(gradients_on(GPU), GraphedGradients)
+        with gradients_on(GPU) as by:
+            assert isinstance(by, GraphedGradients)
         monkeypatch.setenv("REGBENCH_CUDA_GRAPHS", "0")
-        assert gradients_on(GPU) is gradients
+        with gradients_on(GPU) as by:
+            assert by is gradients
