@@ -202,7 +202,7 @@ def metrics(logits: Tensor, problem: Problem, prior: Tensor | None) -> dict[str,
     Args:
         logits: Of the label of each query, (Q, V).
         problem: The problem.
-        prior: Logits of a label without an excerpt before it, (V,) or (Q, V). None: no calibrated accuracies.
+        prior: Logits of a label without an excerpt before it, (V,). None: no calibrated accuracies.
 
     Returns:
         nll: Negative log likelihood of the right label among all tokens, in nats.
@@ -221,7 +221,7 @@ def metrics(logits: Tensor, problem: Problem, prior: Tensor | None) -> dict[str,
     }
     if prior is not None:
         alone = prior.double().log_softmax(-1).numpy()
-        found[CALIBRATED] = _right(ratio - (alone[..., problem.labels[1]] - alone[..., problem.labels[0]]), problem)
+        found[CALIBRATED] = _right(ratio - (alone[problem.labels[1]] - alone[problem.labels[0]]), problem)
         found[MEDIAN] = _right(ratio - np.median(ratio), problem)
     return found
 
@@ -286,18 +286,24 @@ def in_words(problem: Problem) -> Problem:
 def _on_queries(
     trained: Trained, problem: Problem, way: str, rate: float, steps: int, asked: FewShotPlan
 ) -> dict[str, FloatArray]:
-    """The metrics of the queries, (Q,) each, after steps on their own excerpts."""
+    """The metrics of the queries, (Q,) each, after steps on their own excerpts.
+
+    Without an excerpt there is nothing to take a step on. So the calibration is by the weights as they are.
+    """
     model = trained.model.eval()
     tokens = token_tensor(np.pad(problem.queries[:, :-2], ((0, 0), (0, 1))))  # any token in the place of the label
     counted = (torch.arange(tokens.shape[1]) < tokens.shape[1] - 1).expand(tokens.shape)
-    size, rates = len(tokens) if refusal_of(model) is None else 1, (rate if steps else 0.0,)
+    size, rates = len(tokens) if refusal_of(model) is None else 1, (0.0, rate) if steps else (0.0,)
     with torch.no_grad():
         parts = [
-            next(iter(logits_after(model, own, seen, rates, way, max(steps, 1), asked.plan.layers)))
+            [
+                logits[:, [0, -1]]
+                for logits in logits_after(model, own, seen, rates, way, max(steps, 1), asked.plan.layers)
+            ]
             for own, seen in zip(tokens.split(size), counted.split(size), strict=True)
         ]
-    logits = torch.cat(parts)
-    return metrics(logits[:, -1], in_words(problem), logits[:, 0] if asked.calibrate else None)
+    prior, after = parts[0][0][0, 0], torch.cat([part[-1][:, -1] for part in parts])
+    return metrics(after, in_words(problem), prior if asked.calibrate else None)
 
 
 def _learn(

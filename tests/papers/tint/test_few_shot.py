@@ -145,7 +145,7 @@ def test_without_exemplars_the_steps_are_on_the_query_itself(runs: Path, name: s
     for row, query in enumerate(torch.from_numpy(problem.queries[:, :-2])):
         model = load_trained(trained.folder).model
         model = getattr(model, "auxiliary", model)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        optimizer, ratio_of_prior = torch.optim.SGD(model.parameters(), lr=0.05), 0.0
         for steps in (0, 2):
             for _ in range(steps):
                 optimizer.zero_grad()
@@ -154,7 +154,9 @@ def test_without_exemplars_the_steps_are_on_the_query_itself(runs: Path, name: s
             with torch.no_grad():
                 logits = model(F.pad(query, (0, 1))[None])[0].log_softmax(-1).numpy()
             one, two = words.labels
-            ratio, alone = logits[-1, two] - logits[-1, one], logits[0, two] - logits[0, one]
+            ratio = logits[-1, two] - logits[-1, one]
+            alone = ratio_of_prior if steps else logits[0, two] - logits[0, one]  # by the weights before the steps
+            ratio_of_prior = alone
             right = problem.classes[row] == 1
             assert found[steps]["nll"][0, row] == pytest.approx(-logits[-1, (one, two)[int(right)]], abs=1e-4)
             assert found[steps]["choice_accuracy"][0, row] == ((ratio > 0) == right)
