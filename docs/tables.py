@@ -148,7 +148,7 @@ def suite() -> str:
 
 def mad_ranks() -> str:
     """The scores and ranks of the MAD tasks in an independent run, and of the best entry of each architecture here."""
-    theirs = pd.read_csv(MEASURED / "mad-independent.csv", index_col="architecture")
+    theirs = pd.read_csv(ROOT / "docs" / "published" / "mad.csv", index_col="architecture")
     ours = (
         pd.DataFrame({track: best_by_architecture(track) for track in theirs}).reindex(theirs.index).dropna().round(3)
     )

@@ -57,9 +57,6 @@ SCORE_TOLERANCE = 2e-3
 NEAREST = 1 / 8
 """How near the weights of two seeds may be to each other, as a share of how far their first weights are apart."""
 
-FARTHER = 1.05
-"""How much farther the weights of a seed may be from its own first ones than from those of another seed."""
-
 SECONDS, MEMORY_BYTES, FOLDER_BYTES, LOG_BYTES = 3600, 8 << 30, 1 << 28, 1 << 24
 """What a stranger's code may take. The memory is that of each of its processes."""
 
@@ -202,7 +199,8 @@ def weight_faults(run: RunFolder, seed: SeedRecord, answer: Answer, reference: R
             yield f"seed {seed.seed}: {metric} is {claimed.value:.4f}, and that of the weights {real:.4f}"
     own, (begun, moved) = _tensors(run, seed.seed), answer.first
     i = [one.seed for one in run.result.seeds].index(seed.seed)
-    if moved[i] > FARTHER * (nearest := moved.min()):
+    # To first weights that are not its own the distances of N numbers differ by a share of about 1 / sqrt(N), by chance.
+    if moved[i] > (1 + 5 / math.sqrt(sum(one.numel() for one in own.values()))) * (nearest := moved.min()):
         yield (
             f"the weights of seed {seed.seed} are {moved[i]:.3g} from those with which it begins, and {nearest:.3g} from those "
             f"of seed {run.result.seeds[int(moved.argmin())].seed}: that is where their training began"

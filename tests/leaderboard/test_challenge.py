@@ -156,7 +156,6 @@ def test_weights_of_another_seeds_training_are_refused(lstm: Made) -> None:
     reference, seeds = Reference(lstm.track), run.result.seeds
     (begun, moved), *_ = (one.first for one in against_run.predict_again(run, None, reference, [], print))
     assert moved.argmin() == begun.argmin() == 0
-    assert moved[1:].min() > against_run.FARTHER * moved[0]
     rows = [run.predictions(1, reference).packed]
     lines = list(against_run.weight_faults(run, seeds[1], Answer(rows, np.stack([begun, moved])), reference))
     assert "that is where their training began" in lines[1]
