@@ -198,12 +198,12 @@ def weight_faults(run: RunFolder, seed: SeedRecord, answer: Answer, reference: R
         if not abs(claimed.value - real) <= SCORE_TOLERANCE * max(1.0, abs(real)):
             yield f"seed {seed.seed}: {metric} is {claimed.value:.4f}, and that of the weights {real:.4f}"
     own, (begun, moved) = _tensors(run, seed.seed), answer.first
-    i = [one.seed for one in run.result.seeds].index(seed.seed)
+    mine = [one.seed for one in run.result.seeds].index(seed.seed)
     # To first weights that are not its own the distances of N numbers differ by a share of about 1 / sqrt(N), by chance.
-    if moved[i] > (1 + 5 / math.sqrt(sum(one.numel() for one in own.values()))) * (nearest := moved.min()):
+    if moved[mine] > (1 + 5 / math.sqrt(sum(one.numel() for one in own.values()))) * (nearest := moved.min()):
         yield (
-            f"the weights of seed {seed.seed} are {moved[i]:.3g} from those with which it begins, and {nearest:.3g} from those "
-            f"of seed {run.result.seeds[int(moved.argmin())].seed}: that is where their training began"
+            f"the weights of seed {seed.seed} are {moved[mine]:.3g} from those with which it begins, and {nearest:.3g} from "
+            f"those of seed {run.result.seeds[int(moved.argmin())].seed}: that is where their training began"
         )
     for i, other in enumerate(run.result.seeds):
         if other.seed < seed.seed and not (near := _norm_of(own, _tensors(run, other.seed))) > NEAREST * begun[i]:

@@ -36,6 +36,9 @@ def gradients_on(device: torch.device) -> Iterator[Gradients]:
     if device.type == "cuda":
         yield gradients if os.environ.get("REGBENCH_CUDA_GRAPHS") == "0" else GraphedGradients(device)
         return
+    if torch.get_num_threads() == 1 or sys.platform != "linux" or multiprocessing.current_process().daemon:
+        yield gradients  # there is one core, or no process can be forked
+        return
     parted = PartedGradients()
     try:
         yield parted
@@ -47,7 +50,7 @@ class PartedGradients:
     """`gradients` of one model, to rounding. With the first batch there are as many processes as PyTorch has threads.
 
     Attributes:
-        refused: why one process computes them instead, with all threads; "" while several do, and where only one can.
+        refused: why one process computes them instead, with all threads; "" while several do.
     """
 
     def __init__(self) -> None:
@@ -55,10 +58,8 @@ class PartedGradients:
         self._workers: list[_Worker] = []
 
     def __call__(self, model: Model, batch: tuple[Tensor, ...], options: TrainingOptions) -> dict[str, Tensor]:
-        can_fork = sys.platform == "linux" and not multiprocessing.current_process().daemon
-        count = min(torch.get_num_threads(), MOST) if can_fork else 1
-        if count > 1 and not (self._workers or self.refused):
-            self._start(count, model, batch, options)
+        if not (self._workers or self.refused):
+            self._start(model, batch, options)
         if self._workers:
             try:
                 return self._add(model, batch, options)
@@ -78,13 +79,13 @@ class PartedGradients:
         self.refused = f"steps are not divided among the cores, which is faster: {why}"
         self.close()
 
-    def _start(self, count: int, model: Model, batch: tuple[Tensor, ...], options: TrainingOptions) -> None:
+    def _start(self, model: Model, batch: tuple[Tensor, ...], options: TrainingOptions) -> None:
         if type(model).losses is not Model.losses:
             return self._refuse("the model's loss is no mean over scored positions")
         for parameter in model.parameters():
             parameter.data = _shared(parameter.data)
         try:
-            for _ in range(count - 1):
+            for _ in range(min(torch.get_num_threads(), MOST) - 1):
                 self._workers.append(_Worker(model, batch, options, [worker.end for worker in self._workers]))
             for worker in self._workers:
                 if why := worker.end.recv():

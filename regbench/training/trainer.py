@@ -138,12 +138,12 @@ class Trainer:
 
         A resumed training on the CPU has as many threads as it began with.
         """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._resume(reporter)
         with gradients_on(self.device) as self._gradients:
             return self._run(reporter)
 
     def _run(self, reporter: Reporter) -> Progress:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._resume(reporter)
         total, evaluate_at = len(self.plan), evaluation_steps(len(self.plan), len(self.train_split), self.options)
         every = max(1, total // 200)
         started, offset = time.perf_counter(), self.progress.seconds
