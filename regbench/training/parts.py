@@ -29,6 +29,9 @@ from regbench.training.step import Gradients, gradients, one_thread
 MOST = 8
 """So many processes at most: of a batch of 16 each then has two instances."""
 
+PATIENCE = 120.0
+"""Seconds that a process has for its first two steps. A fork copies locks that other threads hold, and may wait for ever."""
+
 
 @contextmanager
 def gradients_on(device: torch.device) -> Iterator[Gradients]:
@@ -68,11 +71,12 @@ class PartedGradients:
         return gradients(model, batch, options)
 
     def close(self) -> None:
-        """Ends the processes."""
+        """Ends the processes. They hold nothing that is not here, and one that hangs would not hear a word."""
         for worker in self._workers:
-            worker.end.close()
+            worker.process.kill()
         for worker in self._workers:
             worker.process.join()
+            worker.end.close()
         self._workers = []
 
     def _refuse(self, why: str) -> None:
@@ -88,7 +92,7 @@ class PartedGradients:
             for _ in range(min(torch.get_num_threads(), MOST) - 1):
                 self._workers.append(_Worker(model, batch, options, [worker.end for worker in self._workers]))
             for worker in self._workers:
-                if why := worker.end.recv():
+                if why := worker.end.recv() if worker.end.poll(PATIENCE) else "a process does not answer":
                     return self._refuse(why)
         except (OSError, EOFError) as error:
             self._refuse(f"no process can be started: {error}")

@@ -6,6 +6,7 @@ import copy
 import multiprocessing
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from regbench.models.model import Model
+from regbench.training import parts
 from regbench.training.options import TrainingOptions
 from regbench.training.parts import PartedGradients, gradients_on
 from regbench.training.step import Gradients, gradients, make_optimizer, train_step
@@ -84,6 +86,14 @@ def test_what_cannot_be_divided_is_not(model: Callable[[], Model], why: str, par
     parted(model(), batch(TOKENS, 6, 24, CPU), OPTIONS)
     assert why in parted.refused
     assert multiprocessing.active_children() == []
+
+
+def test_one_that_hangs_is_not_waited_for(parted: PartedGradients, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "PATIENCE", 0.1)
+    monkeypatch.setattr(parts, "_why_not", lambda *_: time.sleep(600))
+    model, inputs = made(Recency), batch(TOKENS, 6, 24, CPU)
+    torch.testing.assert_close(parted(model, inputs, OPTIONS), gradients(copy.deepcopy(model), inputs, OPTIONS))
+    assert "does not answer" in parted.refused
 
 
 def test_one_thread_divides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
