@@ -8,15 +8,14 @@ The processes are forked: they have the model as it is, read its parameters from
 from __future__ import annotations
 
 import mmap
-import multiprocessing
 import os
 import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection
-from typing import Any
+from multiprocessing.connection import Connection, Pipe
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -30,7 +29,7 @@ MOST = 8
 """So many processes at most: of a batch of 16 each then has two instances."""
 
 PATIENCE = 120.0
-"""Seconds that a process has for its first two steps. A fork copies locks that other threads hold, and may wait for ever."""
+"""Seconds to wait for a process. A fork copies locks that other threads hold, and could wait for one for ever."""
 
 
 @contextmanager
@@ -39,7 +38,7 @@ def gradients_on(device: torch.device) -> Iterator[Gradients]:
     if device.type == "cuda":
         yield gradients if os.environ.get("REGBENCH_CUDA_GRAPHS") == "0" else GraphedGradients(device)
         return
-    if torch.get_num_threads() == 1 or sys.platform != "linux" or multiprocessing.current_process().daemon:
+    if torch.get_num_threads() == 1 or sys.platform != "linux":
         yield gradients  # there is one core, or no process can be forked
         return
     parted = PartedGradients()
@@ -73,10 +72,10 @@ class PartedGradients:
     def close(self) -> None:
         """Ends the processes. They hold nothing that is not here, and one that hangs would not hear a word."""
         for worker in self._workers:
-            worker.process.kill()
-        for worker in self._workers:
-            worker.process.join()
             worker.end.close()
+            with suppress(OSError):  # where children are not waited for it may be gone
+                os.kill(worker.pid, signal.SIGKILL)
+                os.waitpid(worker.pid, 0)
         self._workers = []
 
     def _refuse(self, why: str) -> None:
@@ -92,7 +91,7 @@ class PartedGradients:
             for _ in range(min(torch.get_num_threads(), MOST) - 1):
                 self._workers.append(_Worker(model, batch, options, [worker.end for worker in self._workers]))
             for worker in self._workers:
-                if why := worker.end.recv() if worker.end.poll(PATIENCE) else "a process does not answer":
+                if why := worker.answer():
                     return self._refuse(why)
         except (OSError, EOFError) as error:
             self._refuse(f"no process can be started: {error}")
@@ -112,7 +111,7 @@ class PartedGradients:
             with one_thread():
                 terms = _weighted(model, mine, int(mine[1].sum()) / total, options)
         for worker in asked:
-            answer = worker.end.recv()
+            answer = worker.answer()
             if isinstance(answer, str):
                 raise OSError(answer)
             theirs, used = answer
@@ -124,21 +123,29 @@ class PartedGradients:
 
 
 class _Worker:
-    """A process that computes the gradients of parts, and what it shares with this one."""
+    """A process that computes the gradients of parts, and what it shares with this one.
+
+    The system alone forks it: a `multiprocessing.Process` first closes its input, and waits for ever where a thread reads it.
+    """
 
     def __init__(
         self, model: Model, batch: tuple[Tensor, ...], options: TrainingOptions, others: Sequence[Connection]
     ) -> None:
-        fork = multiprocessing.get_context("fork")
         self.grads = [_shared(parameter.data) for parameter in model.parameters()]
-        self.end, there = fork.Pipe()
-        # It closes the ends that it inherits: else it would wait for ever for what a killed parent sends.
-        given = (there, [*others, self.end], model, batch, options, self.grads)
-        self.process = fork.Process(target=_work, args=given, daemon=True)
+        self.end, there = Pipe()
         with warnings.catch_warnings():  # of threads, which it does not use
             warnings.simplefilter("ignore", DeprecationWarning)
-            self.process.start()
+            self.pid = os.fork()
+        if self.pid == 0:
+            # It closes the ends that it inherits: else it would wait for ever for what a killed parent sends.
+            _work(there, [*others, self.end], model, batch, options, self.grads)
         there.close()
+
+    def answer(self) -> Any:
+        """What the process sends next; an `OSError` where it does not."""
+        if not self.end.poll(PATIENCE):
+            raise OSError("it does not answer")
+        return self.end.recv()
 
 
 def _work(
@@ -148,14 +155,14 @@ def _work(
     batch: tuple[Tensor, ...],
     options: TrainingOptions,
     grads: list[Tensor],
-) -> None:
+) -> NoReturn:
     """What a process does until nobody asks any more. At first it says why it cannot, or ""."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, and ends this process
-    for other in closed:
-        other.close()
-    torch.set_num_threads(1)
-    parameters = list(model.parameters())
     try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, and ends this process
+        for other in closed:
+            other.close()
+        torch.set_num_threads(1)
+        parameters = list(model.parameters())
         with suppress(EOFError, BrokenPipeError):
             end.send(_why_not(model, batch, options))
             while True:

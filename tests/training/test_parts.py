@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
-import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from torch import Tensor
@@ -44,7 +46,11 @@ def parted() -> Iterator[PartedGradients]:
     by = PartedGradients()
     yield by
     by.close()
-    assert multiprocessing.active_children() == []
+    assert children() == []
+
+
+def children() -> list[psutil.Process]:
+    return psutil.Process().children()
 
 
 def trained(model: Model, batches: list[tuple[Tensor, ...]], by: Gradients) -> list[Tensor]:
@@ -66,8 +72,8 @@ def test_parts_are_the_whole(name: str | None) -> None:
     for _ in range(2):
         with gradients_on(CPU) as by:
             found.append(trained(made(cls, io), batches, by))
-            assert len(multiprocessing.active_children()) == 2
-        assert multiprocessing.active_children() == []
+            assert len(children()) == 2
+        assert children() == []
     assert all(map(torch.equal, *found)), "the same bits again"
     torch.testing.assert_close(found[0], trained(made(cls, io), batches, gradients), rtol=1e-4, atol=1e-6)
 
@@ -85,7 +91,7 @@ def test_parts_are_the_whole(name: str | None) -> None:
 def test_what_cannot_be_divided_is_not(model: Callable[[], Model], why: str, parted: PartedGradients) -> None:
     parted(model(), batch(TOKENS, 6, 24, CPU), OPTIONS)
     assert why in parted.refused
-    assert multiprocessing.active_children() == []
+    assert children() == []
 
 
 def test_one_that_hangs_is_not_waited_for(parted: PartedGradients, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +111,7 @@ def test_one_thread_divides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_a_process_ends_this_one_goes_on(parted: PartedGradients) -> None:
     model, inputs = made(Recency), batch(TOKENS, 6, 24, CPU)
     parted(model, inputs, OPTIONS)
-    parted._workers[1].process.kill()
+    os.kill(parted._workers[1].pid, signal.SIGKILL)
     torch.testing.assert_close(parted(model, inputs, OPTIONS), gradients(copy.deepcopy(model), inputs, OPTIONS))
     assert "one of the processes failed" in parted.refused
 
@@ -117,6 +123,26 @@ def test_what_fails_is_told_by_this_process(parted: PartedGradients) -> None:
         parted(model, (inputs[0] + 99, inputs[1]), OPTIONS)
 
 
+READS = """
+import sys, threading
+from tests.training.test_parts import CPU, OPTIONS, TOKENS, PartedGradients, Recency, batch, made, torch
+threading.Thread(target=sys.stdin.read, daemon=True).start()
+torch.set_num_threads(2)
+by = PartedGradients()
+by(made(Recency), batch(TOKENS, 6, 24, CPU), OPTIONS)
+assert not by.refused, by.refused
+by.close()
+"""
+
+
+def test_a_thread_may_read_the_input() -> None:
+    """As in a process of a sweep."""
+    process = subprocess.Popen([sys.executable, "-c", READS], cwd=ROOT, stdin=subprocess.PIPE)
+    assert process.wait(60) == 0
+    assert process.stdin is not None
+    process.stdin.close()
+
+
 WAITS = """
 import time, torch
 from regbench.training.parts import PartedGradients
@@ -124,7 +150,7 @@ from tests.training.test_parts import CPU, OPTIONS, TOKENS, Recency, batch, made
 by = PartedGradients()
 torch.set_num_threads(3)
 by(made(Recency), batch(TOKENS, 6, 24, CPU), OPTIONS)
-print(*(worker.process.pid for worker in by._workers), flush=True)
+print(*(worker.pid for worker in by._workers), flush=True)
 time.sleep(240)
 """
 
