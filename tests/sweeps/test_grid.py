@@ -204,6 +204,7 @@ COUNTS = {
     "board-outputs": (132, 132),
     "language-models": (32, 48),
     "board-reach": (1155, 630),
+    "board-recall": (231, 126),
     "recall-state": (100, 50),
     "state-groups": (14, 33),
     "induction-length": (0, 6),
