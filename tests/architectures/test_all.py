@@ -24,6 +24,7 @@ from regbench.tasks.base import TokenIO
 from regbench.utils import registry
 from tests.architectures.cases import CASES, MODELS, WITHOUT_OPS, WITHOUT_RECURRENT_FORM
 from tests.helpers.mixers import MIXERS
+from tests.helpers.tensors import bytes_kept
 
 V, LONGEST = 5, 80
 IO = TokenIO(vocab_size=V, separator=4, max_length=LONGEST, names=("a", "b", "c", "d", "|"))
@@ -380,26 +381,14 @@ def test_state_bytes_are_those_of_the_state(name: str, options: dict[str, Any]) 
         _, state = mixer.step(inputs(mixer, 1, 1, torch.float32)[:, 0], state)
 
 
-def bytes_kept(model: Model, length: int) -> int:
-    """What waits for the backward pass of a batch of one, each storage once, parameters left out."""
-    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    kept: dict[int, Any] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage
-        return tensor
-
-    tokens, scored = sequences(length)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        model.losses(tokens[:1], scored[:1])
-    return sum(storage.nbytes() for storage in kept.values())
-
-
 def growth(model: Model, length: int) -> float:
     """By how much the bytes that a longer sequence adds grow as it doubles: 2 where memory is linear, 4 where it is square."""
-    short, middle, long = (bytes_kept(model, times * length) for times in (1, 2, 4))
+
+    def kept(length: int) -> int:
+        tokens, scored = sequences(length)
+        return bytes_kept(lambda: model.losses(tokens[:1], scored[:1]), without=model.parameters())
+
+    short, middle, long = (kept(times * length) for times in (1, 2, 4))
     return (long - middle) / (middle - short)
 
 

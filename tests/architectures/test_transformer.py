@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from architectures.transformer import Transformer
 from regbench.checks.architecture import CONTRACT, compiles
@@ -20,6 +19,7 @@ from regbench.ops.backend import use_backend
 from regbench.ops.ngram import NGramIndex
 from regbench.tasks.base import TokenIO
 from tests.helpers.equations import check_equations
+from tests.helpers.tensors import LargestTensor
 
 D, H = 12, 3
 HEADS = (1, 3, 1, 2)
@@ -113,30 +113,17 @@ def test_the_contract_holds_with_extra_heads(settings: dict[str, object]) -> Non
     assert {o.check: (o.fault, o.note) for o in outcomes if o.fault or o.note} == {}
 
 
-class Largest(TorchDispatchMode):
-    """Notes the elements of the largest tensor that any operation returns."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for tensor in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(tensor, Tensor):
-                self.elements = max(self.elements, tensor.numel())
-        return out
-
-
 def test_no_square_of_weights_is_made() -> None:
     """Forward, backward and the index: nothing is larger than the (L, 3 D) of queries, keys, values. In the naive one it is."""
     model, length = build(torch.float32, extra_ngram_heads=HEADS), 512
     tokens, x = inputs(1, length)
     largest = {}
     for backend in ("auto", "naive"):
-        with Largest() as seen, use_backend(backend):
+        with LargestTensor() as seen, use_backend(backend):
             model(x.float(), NGramIndex(tokens)).sum().backward()
-        largest[backend] = seen.elements
-    assert largest["auto"] == 3 * D * length
-    assert largest["naive"] >= length**2
+        largest[backend] = seen.bytes
+    assert largest["auto"] == 4 * 3 * D * length
+    assert largest["naive"] >= 4 * length**2
 
 
 def test_without_extra_heads_nothing_is_drawn_or_named_for_them() -> None:
