@@ -92,11 +92,6 @@ def test_is_what_hugging_face_computes(layer: int) -> None:
     )
 
 
-def test_weights_are_those_of_its_forward() -> None:
-    model, x = build(), torch.randn(2, 20, D, dtype=torch.float64)
-    torch.testing.assert_close(model.mix(x, model.weights(x)), model(x), rtol=1e-9, atol=1e-11)
-
-
 def test_starting_values() -> None:
     model = build()
     assert [model.place(layer) or round(model.lambda_init, 4) for layer in (0, 1, 5)] == [0.2, 0.3555, 0.6661]

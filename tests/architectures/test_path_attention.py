@@ -66,11 +66,3 @@ def test_is_what_flash_linear_attention_computes() -> None:
         return model.out(z.flatten(2))  # type: ignore[no-any-return]
 
     check_peer(model, theirs, length=80, tolerance=1e-5)
-
-
-def test_weights_are_those_of_its_forward() -> None:
-    model, x = build(), torch.randn(2, CHUNK + 9, D, dtype=torch.float64)
-    weights = model.weights(x)
-    assert not weights.triu(1).any()
-    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
-    torch.testing.assert_close(model.mix(x, weights), model(x), rtol=1e-9, atol=1e-11)

@@ -92,12 +92,3 @@ def test_reads_as_flash_linear_attention_reads_those_blocks(blocks: int) -> None
         return z.flatten(2) @ model.out.weight.T  # type: ignore[no-any-return]
 
     check_peer(model, theirs, length=50, tolerance=1e-5)
-
-
-def test_weights_are_those_of_its_forward() -> None:
-    model, x = build(), torch.randn(2, CHUNK + 9, D, dtype=torch.float64)
-    weights = model.weights(x)
-    assert not weights.triu(1).any()
-    assert int((weights > 0).sum(-1).max()) == 3 * 16
-    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
-    torch.testing.assert_close(model.mix(x, weights), model(x), rtol=1e-9, atol=1e-11)
