@@ -74,11 +74,7 @@ class Block(nn.Module):
         self.feed_forward_conv = ShortConv(options.d_model, options.short_conv) if canon else None
 
     def forward(self, x: Tensor, index: NGramIndex | None = None) -> Tensor:
-        """(B, L, D) -> (B, L, D). A mixer that reads tokens needs their index.
-
-        Raises:
-            UserError: the mixer returns something else than a tensor like x.
-        """
+        """(B, L, D) -> (B, L, D). A mixer that reads tokens needs their index. A UserError if it returns no tensor like x."""
         normed, _ = _residual(self.short_conv, self.mixer_norm(x))
         mixed = self.mixer(normed, index) if self.mixer.reads_tokens else self.mixer(normed)
         _require_like(x, mixed, self.mixer)
@@ -102,18 +98,9 @@ class Block(nn.Module):
         return [None if conv is None else conv.init_window(batch, device, dtype) for conv in convs]
 
     def step(self, x: Tensor, state: Any, tokens: Tensor) -> tuple[Tensor, Any]:
-        """One position of the recurrent form.
+        """One position of the recurrent form: (B, D), the state before it and its tokens (B,) -> (B, D) and the state after it.
 
-        Args:
-            x: (B, D).
-            state: the state before this position.
-            tokens: (B,), the tokens at this position.
-
-        Returns:
-            (B, D), and the state after this position.
-
-        Raises:
-            UserError: the mixer has no step, or returns something else than a tensor like x and a state.
+        A UserError if the mixer has no step, or returns something else than a tensor like x and a state.
         """
         windows: list[Tensor | None] = [None] * 3
         if self.short_conv is not None:
@@ -212,16 +199,10 @@ class Backbone(Model):
     takes = ("tokens", "vectors")
 
     def __init__(self, mixer: Callable[[Options], Mixer], options: Options, io: IO) -> None:
-        """Makes the model.
+        """Makes the model. `mixer` makes the mixer of a block: it is called once for each, from the first to the last.
 
-        Args:
-            mixer: makes the mixer of a block. It is called once for each block, from the first to the last.
-            options: the options of the architecture.
-            io: what the task's models read and predict.
-
-        Raises:
-            UserError: n-gram heads stand after a block that is not there, or their task is of vectors; or the mixer has no
-                `forward`, or is no module.
+        A UserError if n-gram heads stand after a block that is not there, or their task is of vectors; or if the mixer has no
+        `forward`, or is no module.
         """
         super().__init__(options, io)
         self.embedding = embedding(io, options.d_model)
@@ -249,8 +230,7 @@ class Backbone(Model):
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits of every token: (B, L) int64 -> (B, L, V). Of vectors (B, L, D_in) -> (B, L, D_out).
 
-        Raises:
-            UserError: there are more tokens than learned positions.
+        A UserError if there are more tokens than learned positions.
         """
         inputs = shift_in(tokens, self.io.separator)
         x = self.embedding(inputs)
@@ -272,11 +252,7 @@ class Backbone(Model):
         return logits
 
     def init_state(self, batch: int) -> StreamState:
-        """The state of `batch` streams before their first token.
-
-        Raises:
-            UserError: the mixer has no recurrent form.
-        """
+        """The state of `batch` streams before their first token. A UserError if the mixer has no recurrent form."""
         weight = self.embedding.weight
         mixers = []
         for block in self.blocks:
@@ -289,17 +265,10 @@ class Backbone(Model):
         return StreamState(0, mixers, heads, one_vector)
 
     def step(self, inputs: Tensor, state: StreamState) -> tuple[Tensor, StreamState]:
-        """One token of each stream. The logits are those of `forward`, but for rounding. There is no dropout.
+        """The next token (B,) of each stream -> logits (B, V) of the one after it, and the state, which replaces the one given.
 
-        Args:
-            inputs: (B,), the tokens. The first is the separator, as in `shift_in`.
-            state: the state before this token. It must not be used again.
-
-        Returns:
-            Logits (B, V) of the next token, and the state after this one.
-
-        Raises:
-            UserError: there are more tokens than learned positions.
+        The first token is the separator, as in `shift_in`. The logits are those of `forward`, but for rounding. There is no
+        dropout. A UserError if there are more tokens than learned positions.
         """
         x = self.embedding(inputs)
         if self.positions is not None:
@@ -332,11 +301,7 @@ class Backbone(Model):
 
 
 def _require_whole(mixer: Mixer) -> None:
-    """Refuses a mixer that is not whole.
-
-    Raises:
-        UserError: it has no `forward`, or is no module.
-    """
+    """Refuses a mixer that has no `forward`, or is no module."""
     name = type(mixer).__name__
     if "_modules" not in vars(mixer):
         raise UserError(f"{name}.__init__ must begin with super().__init__(options)")
@@ -354,12 +319,7 @@ class VectorEmbedding(nn.Linear):
 
 
 def embedding(io: IO, width: int) -> nn.Embedding | nn.Linear:
-    """The map from a task's tokens (B, L) to (B, L, D): a table of vectors, or for a task of vectors a linear map.
-
-    Args:
-        io: what the task's models read.
-        width: D.
-    """
+    """The map from tokens (B, L) to (B, L, D), D being `width`: a table of vectors, or for a task of vectors a linear map."""
     if isinstance(io, VectorIO):
         linear = VectorEmbedding(io.d_in, width)
         nn.init.normal_(linear.weight, std=0.02)
@@ -371,24 +331,14 @@ def embedding(io: IO, width: int) -> nn.Embedding | nn.Linear:
 
 
 def unembedding(io: IO, width: int) -> nn.Linear:
-    """The map from (B, L, D) to logits (B, L, V), or for a task of vectors to predictions (B, L, D_out).
-
-    Args:
-        io: what the task's models predict.
-        width: D.
-    """
+    """The map from (B, L, D) to logits (B, L, V), or for a task of vectors to predictions (B, L, D_out). D is `width`."""
     linear = nn.Linear(width, io.width, bias=False)
     nn.init.normal_(linear.weight, std=0.02)
     return linear
 
 
 def bottleneck(io: IO, width: int) -> Bottleneck | None:
-    """The decoder of a task whose later tokens are predicted from one vector (`TokenIO.bottleneck`). None of another task.
-
-    Args:
-        io: what the task's models read.
-        width: D.
-    """
+    """The decoder of a task whose later tokens are predicted from one vector (`TokenIO.bottleneck`), else None."""
     if io.bottleneck is None:
         return None
     return Bottleneck(io.bottleneck, FeedForward(width), width, io.max_length)

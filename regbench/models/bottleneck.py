@@ -34,14 +34,7 @@ class Bottleneck(nn.Module):
     """
 
     def __init__(self, token: int, network: nn.Module, d_model: int, max_length: int) -> None:
-        """Makes the decoder.
-
-        Args:
-            token: the bottleneck token.
-            network: maps (..., D) to (..., D) at each position.
-            d_model: D.
-            max_length: the most tokens that an instance has.
-        """
+        """`network` maps (..., D) to (..., D) at each position. No instance has more than `max_length` tokens."""
         super().__init__()
         self.token = token
         self.distances = nn.Embedding(max_length, d_model)
@@ -49,18 +42,10 @@ class Bottleneck(nn.Module):
         self.norm = nn.LayerNorm(d_model)
 
     def forward(self, outputs: Tensor, inputs: Tensor, state: BottleneckState) -> tuple[Tensor, BottleneckState]:
-        """The outputs after the bottleneck. Positions may come at once, or one after the other.
+        """Outputs of the blocks (B, L, D) at the tokens `inputs` (B, L) -> (B, L, D), and the state after them.
 
-        Args:
-            outputs: (B, L, D), those of the blocks.
-            inputs: (B, L), the tokens that were read.
-            state: the state before them.
-
-        Returns:
-            (B, L, D), and the state after them. Rows before the first bottleneck token are as they were.
-
-        Raises:
-            UserError: there are more tokens than an instance has.
+        Positions may come at once, or one after the other. Rows before the first bottleneck token are as they were. A UserError
+        if there are more tokens than an instance has.
         """
         length, began = inputs.shape[1], state.distance >= 0
         read = state.position + length

@@ -29,27 +29,15 @@ _COPIES = 4
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divides settings into those of the architecture and those of training.
-
-    Args:
-        settings: by their keys. Those of training have keys `training.NAME`.
-
-    Returns:
-        The architecture's settings, and the training settings by NAME.
-    """
+    """The settings of the architecture by their keys, and those of training, whose keys are `training.NAME`, by NAME."""
     own = {key: value for key, value in settings.items() if not key.startswith("training.")}
     return own, {key.removeprefix("training."): value for key, value in settings.items() if key not in own}
 
 
 def resolve_options(cls: type[Any], settings: Mapping[str, Any]) -> Options:
-    """The architecture's options: its defaults, with these settings in their place.
+    """The options of an architecture: its defaults, with these settings in their place.
 
-    Args:
-        cls: the architecture's class.
-        settings: option values by name.
-
-    Raises:
-        UserError: a key is unknown (the line has the nearest known one), or a value has the wrong type.
+    A UserError if a key is unknown (the line has the nearest known one), or a value has the wrong type.
     """
     with explain_validation("option", cls.Options.model_fields):
         options: Options = cls.Options(**settings)
@@ -59,14 +47,8 @@ def resolve_options(cls: type[Any], settings: Mapping[str, Any]) -> Options:
 def build(cls: type[Any], options: Options, io: IO) -> Model:
     """A model of an architecture: a mixer on the common backbone, or the architecture's own `Model`.
 
-    Args:
-        cls: the architecture's class.
-        options: an instance of `cls.Options`.
-        io: what the task's models read and predict.
-
-    Raises:
-        UserError: the architecture is for another kind of task, its family is none of `FAMILIES`, its own code raises (the line
-            says where), or a training of a model with these options is more than this machine holds.
+    A UserError if it is for another kind of task, its family is none of `FAMILIES`, its own code raises (the line says where), or
+    a training with these options is more than this machine holds.
     """
     if torch.get_default_device().type != "meta":
         _require_room(cls, options, io)

@@ -9,17 +9,10 @@ from regbench.utils.errors import UserError
 
 
 def head_width(width: int, n_heads: int, *, of: str = "d_model", by: str = "n_heads", rotary: bool = False) -> int:
-    """How many channels each head has.
+    """How many channels each of `n_heads` has of the `width` that they share. Messages call the two numbers `of` and `by`.
 
-    Args:
-        width: channels of all heads together.
-        n_heads: how many heads share them.
-        of: the name of the first number, for the message.
-        by: the name of the second, for the message.
-        rotary: whether the heads have rotary positions, which turn pairs of channels.
-
-    Raises:
-        UserError: there are no channels, they cannot be shared equally, or rotary positions meet an odd number of channels.
+    A UserError if there are no channels, they cannot be shared equally, or rotary positions, which turn pairs of channels, meet
+    an odd number.
     """
     if width < 1:
         raise UserError(f"{of} ({width}) must be 1 or more")
@@ -49,11 +42,8 @@ def start_alike(query: Tensor, key: Tensor) -> None:
     """Makes queries and keys begin with the same weights ("mimetic": Trockman and Kolter 2023, arXiv:2305.09828).
 
     For a normalised x, <q_i, k_i> / sqrt(d_k) then begins at about 3 sqrt(d_k). So at first a position reads from positions that
-    are like it. With a softmax this is sharp, but not saturated.
-
-    Args:
-        query: (d_k of all heads, D), the weights of the queries. They are drawn anew.
-        key: of the same shape, the weights of the keys. They become a copy.
+    are like it. With a softmax this is sharp, but not saturated. Both weights are (d_k of all heads, D): those of the queries are
+    drawn anew, and those of the keys become a copy.
     """
     with torch.no_grad():
         nn.init.normal_(query, std=(3 / query.shape[1]) ** 0.5)

@@ -71,27 +71,40 @@ FAMILIES = (*_OF_ONE_KIND, "hybrid", "counts", "other")
 """What an architecture may be. "counts": it is given counts of n-grams, or learns from them alone."""
 
 
-class Mixer(nn.Module):
+class Architecture(nn.Module):
+    """What mixers and whole models tell of themselves."""
+
+    Options: ClassVar[type[Options]] = Options
+    paper: ClassVar[Paper | None] = None
+    family: ClassVar[str] = "other"
+    """One of `FAMILIES`. The leaderboard's overview shows it."""
+    compiles: ClassVar[bool] = True
+    """Whether it works under torch.compile. The contract checks this only where it is True."""
+    training: bool
+    training_defaults: ClassVar[Mapping[str, Any]] = {}
+    """Training options (`regbench.training.options.TrainingOptions`) that suit this architecture better than the defaults."""
+
+    @classmethod
+    def can_overfit(cls, options: Any) -> bool:
+        """Whether it can overfit one batch of a few instances, which the contract then checks.
+
+        False is for an architecture that cannot tell those instances apart, as it sees too little of them.
+        """
+        return True
+
+
+class Mixer(Architecture):
     """A causal map (B, L, D) -> (B, L, D). Most architectures differ in this alone. ICLL Eq. 17.
 
     A subclass writes `forward`, and for a recurrent form `init_state` and `step`. Instead of `forward` and `step` it may write
     `advance`, from which both follow. Each layer has one instance, made as `TheMixer(options)`. D is `options.d_model`.
     """
 
-    Options: ClassVar[type[Options]] = Options
-    paper: ClassVar[Paper | None] = None
-    family: ClassVar[str] = "other"
-    """One of `FAMILIES`. The leaderboard's overview shows it."""
     feed_forward: ClassVar[bool] = True
     """Whether the backbone puts a feed-forward network after this mixer (ICLL Eq. 18)."""
-    compiles: ClassVar[bool] = True
-    """Whether it works under torch.compile. The contract checks this only where it is True."""
     reads_tokens: bool = False
     """Whether the mixer also needs the tokens of its positions. A class or an instance may set it. Then the backbone calls
     `forward(x, index)`, with the `NGramIndex` of the tokens (B, L), and `step(x, state, tokens)`, with the tokens (B,)."""
-    training: bool
-    training_defaults: ClassVar[Mapping[str, Any]] = {}
-    """Training options (`regbench.training.options.TrainingOptions`) that suit this architecture better than the defaults."""
 
     def __init__(self, options: Any) -> None:
         """Takes an instance of this class's `Options`."""
@@ -111,58 +124,26 @@ class Mixer(nn.Module):
         """Whether the embedding adds a learned vector for each position (ICLL Eq. 16)."""
         return False
 
-    @classmethod
-    def can_overfit(cls, options: Any) -> bool:
-        """Whether it can overfit one batch of a few instances, which the contract then checks.
-
-        False is for an architecture that cannot tell those instances apart, as it sees too little of them.
-        """
-        return True
-
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Any:
-        """The state before the first position. Every mixer that has a recurrent form writes it.
+        """The state of `batch` sequences before the first position. Every mixer that has a recurrent form writes it.
 
-        Args:
-            batch: how many sequences are streamed.
-            device: where the state is made.
-            dtype: its floating-point type.
-
-        Returns:
-            A tensor, or a nest of tuples, lists, mappings and dataclasses that holds tensors.
-
-        Raises:
-            NotImplementedError: there is no recurrent form.
+        It is a tensor, or a nest of tuples, lists, mappings and dataclasses that holds tensors. NotImplementedError: there is no
+        recurrent form.
         """
         raise NotImplementedError
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One position of the recurrent form. It gives what `forward` gives there.
+        """One position of the recurrent form, as `forward` gives it: x (B, D), the state before it -> (B, D), the state after it.
 
-        Args:
-            x: (B, D), the input.
-            state: the state before this position.
-
-        Returns:
-            The output (B, D), and the state after this position.
-
-        Raises:
-            NotImplementedError: there is no recurrent form.
+        NotImplementedError: there is no recurrent form.
         """
         y, state = self.advance(x[:, None], state)
         return y[:, 0], state
 
     def advance(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Many positions at once, from any state.
+        """Many positions, 1 or more, from any state on: x (B, L, D), the state before them -> (B, L, D), the state after them.
 
-        Args:
-            x: (B, L, D), the inputs. L is at least 1.
-            state: the state before the first of them.
-
-        Returns:
-            The outputs (B, L, D), and the state after the last position.
-
-        Raises:
-            NotImplementedError: the mixer has not written it.
+        NotImplementedError: the mixer has not written it.
         """
         raise NotImplementedError
 

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regbench.models.mixer import Options, Paper
+from regbench.models.mixer import Architecture
 from regbench.tasks.base import IO, Task, VectorIO
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import Unavailable, UserError, nearest
 
 
-class Model(nn.Module):
+class Model(Architecture):
     """A trainable predictor, made as `TheModel(options, io)`.
 
     `forward(tokens)[b, t]` are the logits of `tokens[b, t]` given `tokens[b, :t]`. An architecture that is more than a mixer on
@@ -26,49 +26,28 @@ class Model(nn.Module):
     of vectors (`VectorIO`) the output is the prediction itself, (B, L, D_in) -> (B, L, D_out).
     """
 
-    Options: ClassVar[type[Options]] = Options
-    paper: ClassVar[Paper | None] = None
-    family: ClassVar[str] = "other"
-    """One of `regbench.models.mixer.FAMILIES`. The leaderboard's overview shows it."""
     takes: ClassVar[tuple[str, ...]] = ("tokens",)
     """The kinds of task it is for: "tokens", "vectors" or both."""
-    compiles: ClassVar[bool] = True
-    """Whether it works under torch.compile. The contract checks this only where it is True."""
-    training: bool
-    training_defaults: ClassVar[Mapping[str, Any]] = {}
-    """Training options (`regbench.training.options.TrainingOptions`) that suit this architecture better than the defaults."""
 
     def __init__(self, options: Any, io: IO) -> None:
-        """Makes the model.
-
-        Args:
-            options: an instance of this class's `Options`.
-            io: what the task's models read and predict.
-        """
+        """Takes an instance of this class's `Options`, and what the task's models read and predict."""
         super().__init__()
         self.options = options
         self.io: Any = io  # Any, as a model for one kind of task knows the type
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of every token: (B, L) int64 -> (B, L, V).
-
-        Raises:
-            UserError: the subclass has not written it.
-        """
+        """Logits of every token: (B, L) int64 -> (B, L, V). A UserError if the subclass has not written it."""
         name = type(self).__name__
         raise UserError(f"{name} has no forward(self, tokens), which maps tokens (B, L) to logits (B, L, V)")
 
     def losses(self, tokens: Tensor, scored: Tensor, targets: Tensor | None = None) -> dict[str, Tensor]:
         """Named terms of the loss. Training minimises their sum. The first alone decides which checkpoint is best.
 
-        Args:
-            tokens: (B, L) int64; of a task of vectors (B, L, D_in) float32.
-            scored: (B, L) bool, the positions that count.
-            targets: (B, L) int64, what is to be predicted, on tasks that do not show it. None: the tokens.
+        Tokens are (B, L) int64; of a task of vectors (B, L, D_in) float32. `scored` (B, L) bool are the positions that count.
+        `targets` (B, L) int64 are what is to be predicted, on tasks that do not show it; None: the tokens.
 
-        Returns:
-            For tokens `cross_entropy` in nats, the mean over scored positions (ICLL Eq. 8). For vectors `mse`, the squared
-            error, the mean over scored positions and components.
+        By default `cross_entropy` in nats, the mean over scored positions (ICLL Eq. 8). For vectors `mse`, the squared error, the
+        mean over scored positions and components.
         """
         of_vectors = isinstance(self.io, VectorIO)
         wanted = tokens if targets is None else targets
@@ -86,20 +65,10 @@ class Model(nn.Module):
     def measured(self, task: Task) -> Mapping[str, float]:
         """Figures that follow from the weights. Training writes them to each row of its log, as `measured.NAME`.
 
-        Training calls it before the first step too, always without gradients. It should cost less than a step.
-
-        Args:
-            task: the task that the model is trained on.
+        Training calls it before the first step too, always without gradients, with the task that the model is trained on. It
+        should cost less than a step.
         """
         return {}
-
-    @classmethod
-    def can_overfit(cls, options: Any) -> bool:
-        """Whether it can overfit one batch of a few instances, which the contract then checks.
-
-        False is for an architecture that cannot tell those instances apart, as it sees too little of them.
-        """
-        return True
 
     def state_bytes(self) -> int | None:
         """Bytes of recurrent state for one sequence in float32. None: it grows with L, or is not known."""
@@ -111,24 +80,15 @@ _LEFT_OUT = -100
 
 
 def require_positions(length: int, longest: int) -> None:
-    """Refuses a sequence of `length` tokens where only `longest` positions are learned.
-
-    Raises:
-        UserError: it is too long.
-    """
+    """Refuses a sequence of `length` tokens where only `longest` positions are learned."""
     if length > longest:
         raise UserError(f"a sequence of {length} tokens is longer than the {longest} positions this model has learned")
 
 
 def shift_in(tokens: Tensor, separator: float) -> Tensor:
-    """The inputs that predict `tokens`: a separator, then every token but the last.
+    """The inputs that predict `tokens`, (B, L) or of vectors (B, L, D): a separator, then every token but the last.
 
-    Args:
-        tokens: (B, L), or of vectors (B, L, D).
-        separator: the separator token, or of vectors each component of the first vector.
-
-    Returns:
-        The inputs, of the same shape.
+    Of vectors, `separator` is each component of the first vector.
     """
     if tokens.ndim == 3:
         return F.pad(tokens, (0, 0, 1, 0), value=separator)[:, :-1]
@@ -139,11 +99,7 @@ CPU = torch.device("cpu")
 
 
 def find_device(name: str) -> torch.device:
-    """The device that "cpu", "cuda", "cuda:1" or "auto" stands for.
-
-    Raises:
-        UserError: there is no such device here.
-    """
+    """The device that "cpu", "cuda", "cuda:1" or "auto" stands for. A UserError if there is no such device here."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -191,12 +147,8 @@ def parameter_count(model: nn.Module) -> int:
 class ModelPredictor:
     """A trained model as a `Predictor`. Its probabilities are the softmax in float64 of logits in float32.
 
-    For a task of vectors it gives the model's own output, (B, L, D_in) -> (B, L, D_out).
-
-    Attributes:
-        model: the model.
-        device: where the model is.
-        batch_size: how many instances are predicted at a time.
+    For a task of vectors it gives the model's own output, (B, L, D_in) -> (B, L, D_out). `batch_size` instances are predicted at
+    a time.
     """
 
     model: Model

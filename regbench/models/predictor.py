@@ -85,8 +85,7 @@ class Baseline:
 def check_tokens(tokens: IntArray, vocab_size: int) -> IntArray:
     """`tokens` as a contiguous (B, L) array of int64.
 
-    Raises:
-        UserError: the shape is wrong, they are not integers, or a token is outside [0, vocab_size).
+    A UserError if the shape is wrong, they are not integers, or a token is outside [0, vocab_size).
     """
     array = np.asarray(tokens)
     if array.ndim != 2:
@@ -105,9 +104,8 @@ LARGEST_COMPONENT = 1e100
 def check_vectors(tokens: FloatArray, d_in: int) -> FloatArray:
     """`tokens` as a contiguous, aligned (B, L, D_in) array of float64. What is so small that its inverse overflows becomes 0.
 
-    Raises:
-        UserError: the shape is wrong, they are not floating-point numbers, or NaN, infinity or a number beyond
-            `LARGEST_COMPONENT` is among them.
+    A UserError if the shape is wrong, they are not floating-point numbers, or NaN, infinity or a number beyond
+    `LARGEST_COMPONENT` is among them.
     """
     array = np.asarray(tokens)
     if array.ndim != 3 or array.shape[2] != d_in:
@@ -127,15 +125,9 @@ BATCH_BYTES = 128 << 20
 
 
 def rows_at_once(io: IO, length: int, most: int) -> int:
-    """How many instances are predicted at once, so that a batch stays under `BATCH_BYTES`.
+    """How many instances are predicted at once, so that a batch stays under `BATCH_BYTES`: between 1 and `most`.
 
-    Args:
-        io: What goes in and out of a predictor.
-        length: Tokens of the longest instance.
-        most: The most instances that are wanted.
-
-    Returns:
-        A number between 1 and `most`. Predictions are counted in float64: (B, L, V), or (B, L, D_out) for vectors.
+    Predictions are counted in float64: (B, L, V), or (B, L, D_out) for vectors, with L the `length` of the longest instance.
     """
     width = io.width
     return max(1, min(most, BATCH_BYTES // max(1, 8 * length * width)))
@@ -155,11 +147,7 @@ def predict_in_batches(
 
 
 def check_vocabulary(vocab_size: int, separator: int) -> None:
-    """Checks that the separator is one of the tokens, and that there is another token.
-
-    Raises:
-        UserError: It is not.
-    """
+    """Refuses a separator that is none of the tokens, or that is the only one."""
     check_at_least("vocab_size", vocab_size, 2)
     check_at_least("separator", separator, 0)
     if separator >= vocab_size:
@@ -167,11 +155,7 @@ def check_vocabulary(vocab_size: int, separator: int) -> None:
 
 
 def check_at_least(name: str, value: int, least: int) -> None:
-    """Checks that the argument `name` is an integer of at least `least`.
-
-    Raises:
-        UserError: It is not.
-    """
+    """Refuses an argument `name` that is no integer of at least `least`."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool):
         raise UserError(f"{name} must be an integer, not {value!r}")
     if value < least:

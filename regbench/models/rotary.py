@@ -12,12 +12,7 @@ BASE = 10_000.0
 def rotate(x: Tensor, start: int = 0) -> Tensor:
     """Rotates the channels (c, c + K/2) at position t by the angle t * BASE^(-2c/K). Su et al. (2021), arXiv 2104.09864, Eq. 34.
 
-    Args:
-        x: (B, H, L, K), with an even K.
-        start: the position of the first of the L.
-
-    Returns:
-        (B, H, L, K).
+    (B, H, L, K) with an even K -> (B, H, L, K). `start` is the position of the first of the L.
     """
     half = x.shape[-1] // 2
     frequency = BASE ** (-torch.arange(half, device=x.device, dtype=torch.float64) / half)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from numba import njit
 from torch import Tensor, nn
@@ -19,7 +18,7 @@ from regbench.ops._numba import run
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _forward(begin: int, end: int, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, y: np.ndarray) -> None:
+def _forward(begin, end, x, weight, bias, y):  # type: ignore[no-untyped-def]
     """Fills y (B, L, D). Shapes as in the function, but weight (K, D)."""
     width, dim = weight.shape
     for b in range(begin, end):
@@ -32,9 +31,7 @@ def _forward(begin: int, end: int, x: np.ndarray, weight: np.ndarray, bias: np.n
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _backward(
-    begin: int, end: int, dy: np.ndarray, x: np.ndarray, weight: np.ndarray, dx: np.ndarray, dweight: np.ndarray
-) -> None:
+def _backward(begin, end, dy, x, weight, dx, dweight):  # type: ignore[no-untyped-def]
     """Adds to dx (B, K - 1 + L, D) and to dweight (B, K, D), a part for each sequence."""
     width, dim = weight.shape
     for b in range(begin, end):
@@ -67,18 +64,11 @@ class _ShortConv(torch.autograd.Function):
 
 
 def short_conv(window: Tensor, conv: nn.Conv1d) -> Tensor:
-    """Convolves every channel with the filter that `conv` has for it.
+    """Convolves every channel with the filter that `conv`, a depthwise convolution, has for it: (B, K - 1 + L, D) -> (B, L, D).
 
-    The kernel takes float32 and float64 on the CPU, but no subclass of Tensor: one may hold no elements, as those by which
-    PyTorch traces. Where the kernel does not serve, the input is seen as an image of height 1. Then (B, L, D) is a
-    channels-last tensor, which PyTorch convolves without a copy.
-
-    Args:
-        window: (B, K - 1 + L, D), the inputs, with the last K - 1 inputs before them.
-        conv: a depthwise convolution of D channels and width K; its weights alone are used.
-
-    Returns:
-        (B, L, D).
+    The window holds the last K - 1 inputs before the L. The kernel takes float32 and float64 on the CPU, but no subclass of
+    Tensor: one may hold no elements, as those by which PyTorch traces. Where the kernel does not serve, the input is seen as an
+    image of height 1. Then (B, L, D) is a channels-last tensor, which PyTorch convolves without a copy.
     """
     weight, bias = conv.weight, conv.bias
     exact = type(window) is Tensor and window.dtype == weight.dtype and window.dtype in (torch.float32, torch.float64)
@@ -100,15 +90,7 @@ class ShortConv(nn.Module):
         self.conv = nn.Conv1d(channels, channels, width, groups=channels, bias=bias)
 
     def forward(self, x: Tensor, window: Tensor) -> tuple[Tensor, Tensor]:
-        """The convolution of L positions that follow on a window.
-
-        Args:
-            x: (B, L, D).
-            window: (B, width - 1, D), the inputs before it.
-
-        Returns:
-            y (B, L, D), and the window after it.
-        """
+        """(B, L, D) and the inputs before it (B, width - 1, D) -> y (B, L, D), and the window after it."""
         window = torch.cat([window.to(x.dtype), x], dim=1)
         return short_conv(window, self.conv), window[:, x.shape[1] :]
 

@@ -20,17 +20,13 @@ if TYPE_CHECKING:
 def state_at(model: Any) -> dict[Literal["128", "1024"], int]:
     """Bytes of state of one sequence in float32 after 128 and after 1,024 tokens, from what the recurrent form holds.
 
-    The state is measured after 8, 16 and 24 random tokens. If both gaps are equal, the state grows by the same number of bytes
-    at each token, and the rest follows. A state that grows may stop growing later, as one of a window does. So a model that is
-    not built in, or has the option `window`, or whose gaps differ, reads all 1,024 tokens then. The sums of n-gram heads grow
-    with the number of different n-grams, and read all, too.
+    The state is measured after 8, 16 and 24 random tokens. If both gaps are equal, the state grows by the same number of bytes at
+    each token, and the rest follows. A state that grows may stop growing later, as one of a window does. So a model that is not
+    built in, or has the option `window`, or whose gaps differ, reads all 1,024 tokens then. The sums of n-gram heads grow with
+    the number of different n-grams, and read all, too.
 
-    Args:
-        model: a model in its evaluation form. One with positions that are learned need not have 1,024 of them.
-
-    Returns:
-        Bytes by the number of tokens. Empty where there is no recurrent form. With n-gram heads, without those for which the
-        model has too few positions.
+    Takes a model in its evaluation form. Empty where there is no recurrent form. With n-gram heads, without the numbers of tokens
+    for which the model has too few learned positions.
     """
     held, sums = _read(model, (8, 16, 24))
     if len(held) < 3:

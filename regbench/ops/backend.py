@@ -94,13 +94,10 @@ class Op:
     def choose(
         self, backend: str, device: torch.device, dtype: torch.dtype | None = None, *, exact: bool = False
     ) -> Callable[..., Any]:
-        """The function that serves `backend`. The choice is noted for the result.
+        """The function that serves `backend`, "auto" or the name of an implementation. The choice is noted for the result.
 
-        Args:
-            backend: "auto" or the name of an implementation.
-            device: where the tensors are.
-            dtype: the type of the tensors; needed where an implementation does not take all types.
-            exact: whether an implementation is refused that does not take this type as exact.
+        The type of the tensors is needed where an implementation does not take all types. With `exact`, an implementation is
+        refused that does not take this type as exact.
         """
         requested = _requested.get()
         name = requested.get(self.name, requested[ALL]) if backend == AUTO else backend
@@ -173,11 +170,8 @@ def known_ops() -> Mapping[str, Op]:
 def use_backend(backend: str) -> Iterator[dict[str, str]]:
     """Makes `backend` the meaning of "auto" within the block.
 
-    Args:
-        backend: a backend for all ops, or a list with a backend for some: "attention=naive,ngram_head=cpu".
-
-    Yields:
-        The record of what ran, {op: backend}. It is filled as ops run.
+    It is one for all ops, or a list with one for some: "attention=naive,ngram_head=cpu". Yields the record of what ran, {op:
+    backend}, which is filled as ops run.
     """
     record: dict[str, str] = {}
     requested, ran = _requested.set(_read(backend)), _ran.set(record)
@@ -200,12 +194,10 @@ def require_use(backend: str, record: Mapping[str, str]) -> None:
 
 
 def check_shapes(op: str, expected: Iterable[tuple[str, Tensor | None, tuple[int, ...] | str]]) -> None:
-    """Refuses the first tensor whose shape is not the expected one.
+    """Refuses the first tensor whose shape is not the expected one. The name of the op is for the message.
 
-    Args:
-        op: the op's name, for the message.
-        expected: the name of each argument, the argument (None where it is left out), and the shape it should have: its sizes,
-            or, where they are free, the names of its dimensions, such as "(B, L, D)".
+    `expected` are the name of each argument, the argument (None where it is left out), and its shape: its sizes, or, where they
+    are free, the names of its dimensions, such as "(B, L, D)".
     """
     for name, tensor, shape in expected:
         if tensor is None:

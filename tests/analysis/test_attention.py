@@ -33,6 +33,9 @@ WITH_WEIGHTS = {
     "forgetting_transformer": {"n_heads": 2},
     "retnet": {"n_heads": 2},
     "gla": {"n_heads": 2},
+    "differential_transformer": {"n_heads": 2},
+    "sparse_attention": {"n_heads": 2, "block_size": 4, "blocks": 2},
+    "path_attention": {"n_heads": 2},
     "linear_transformer": {"n_heads": 2},
     "linear_transformer elu": {"n_heads": 2, "feature_map": "elu"},
 }

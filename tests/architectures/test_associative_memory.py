@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -232,26 +231,6 @@ def test_a_memory_that_waits_learns_after_its_steps_also_across_a_kill() -> None
     assert int(again.steps) == 5
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"n_layers": 1, "trained": ["k2"]}, "option: trained names k2, and a model of one layer has no W_K2"),
-        ({"max_wait": {"f": 3}}, "option: max_wait names f, and no memory of this name learns"),
-        ({"max_wait": {"k1": 1, "k2": 1, "o2": 1}}, "option: max_wait holds every memory back"),
-        ({"dropout": 0.1}, "option: dropout"),
-        ({"n_layers": 4}, "option: n_layers"),
-        ({"n_layers": 3, "trained": ["o2"]}, "option: trained names o2, and a model of three layers has no W_O2"),
-        ({"hidden": 8}, "option: hidden is for feed_forward=true"),
-        ({"max_weight": 1}, "did you mean 'max_wait'"),
-    ],
-)
-def test_options_that_make_no_model_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as error:
-        resolve_options(AssociativeMemory, settings)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
-
-
 def test_streaming_past_the_last_position_is_refused() -> None:
     model = AssociativeMemory(resolve_options(AssociativeMemory, {"d_model": 4}), TokenIO(3, 2, 2, ("a", "b", "|")))
     state = model.init_state(1)
@@ -261,21 +240,6 @@ def test_streaming_past_the_last_position_is_refused() -> None:
         model.step(torch.tensor([0]), state)
     with pytest.raises(UserError, match="a sequence of 3 tokens is longer than the 2 positions this model has learned"):
         model(torch.zeros(1, 3, dtype=torch.long))
-
-
-def test_a_row_of_the_log_costs_less_than_a_step() -> None:
-    model, data = made(OUTPUTS, d_model=128), batch(OUTPUTS, 128)
-    optimizer, options = torch.optim.SGD(model.parameters(), 0.1), resolve_training(AssociativeMemory, {})
-
-    def fastest(work: Any) -> float:
-        times = []
-        for _ in range(3):
-            begun = time.perf_counter()
-            work()
-            times.append(time.perf_counter() - begun)
-        return min(times)
-
-    assert fastest(lambda: model.measured(OUTPUTS)) < fastest(lambda: train_step(model, optimizer, data, options))
 
 
 def test_the_contract_lets_a_memory_wait_and_no_other() -> None:

@@ -1,4 +1,4 @@
-"""Based: against its polynomial written out, flash-linear-attention's, and linear attention with that feature map."""
+"""Based: against its polynomial written out, and flash-linear-attention's."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.based import CHUNK, Based, taylor
+from architectures.based import CHUNK, Based
 from regbench.models.rotary import rotate
-from regbench.utils.errors import UserError
 from tests.helpers.equations import check_equations
 from tests.helpers.peers import check_peer, peer
 
@@ -63,37 +62,3 @@ def test_without_its_window_it_is_what_flash_linear_attention_computes() -> None
         return model.out(naive(q, k, v).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     check_peer(model, theirs, tolerance=5e-6)  # 1e-6 is added to its divisor
-
-
-def test_a_state_is_continued_over_chunks_of_any_length() -> None:
-    model, x = build(), torch.randn(2, 3 * CHUNK, D, dtype=torch.float64)
-    state, pieces = model.init_state(2, dtype=x.dtype), []
-    with torch.no_grad():
-        for part in x.split([1, CHUNK + 20, 7, CHUNK, CHUNK - 28], 1):
-            y, state = model.advance(part, state)
-            pieces.append(y)
-        torch.testing.assert_close(torch.cat(pieces, 1), model(x), rtol=1e-9, atol=1e-11)
-
-
-def test_the_features_are_a_taylor_series_of_the_exponential() -> None:
-    q, k = torch.randn(2, 40, 6, dtype=torch.float64)
-    s = (q * k).sum(-1) / 6**0.5
-    torch.testing.assert_close((taylor(q) * taylor(k)).sum(-1), 1 + s + s**2 / 2)
-    assert taylor(q).shape[-1] == Based.Options(feature_dim=6).features == 28
-    small = 0.01 * q
-    apart = (taylor(small) * taylor(k)).sum(-1) - ((small * k).sum(-1) / 6**0.5).exp()
-    assert 0 < float(apart.abs().max()) < 1e-5
-
-
-@pytest.mark.ci
-def test_the_features_are_those_of_flash_linear_attention() -> None:
-    theirs = peer("fla.modules.feature_map", "einops").TaylorFeatureMap(5)
-    q, k = torch.randn(2, 40, 5, dtype=torch.float64)
-    torch.testing.assert_close((taylor(q) * taylor(k)).sum(-1), (theirs(q) * theirs(k)).sum(-1))
-    assert theirs(q).shape == taylor(q).shape
-
-
-def test_widths_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(UserError, match="rotary positions need an even head width, not 3"):
-        build(n_heads=4)
-    build(n_heads=4, window=0)

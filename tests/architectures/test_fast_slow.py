@@ -137,21 +137,6 @@ def test_a_stream_that_holds_y(rate: float) -> None:
         torch.testing.assert_close(logits, expected[:, t], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"d_y": 12}, r"d_y \(12\) leaves nothing of the activations to x: d_model is 12"),
-        ({"n_heads": 5}, r"d_model \(12\) must be a multiple of n_heads \(5\)"),
-        ({"y_layer": 3}, r"y_layer \(3\) leaves no layer above it"),
-        ({"y_shift": 1}, "y_smooth and y_shift do nothing where aux_share is 0"),
-        ({"gp_share": 0.2}, "gp_share is about gp_kernel=estimate, and the kernel is rbf: give gp_kernel too"),
-    ],
-)
-def test_wrong_options(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make(**settings)
-
-
 @pytest.fixture
 def trained(tmp_path: Path) -> Trained:
     """An untrained model, on two tasks of four examples."""

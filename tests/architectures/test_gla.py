@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pydantic
 import pytest
 import torch
 from torch import Tensor
 
 from architectures.gla import GAIN, GLA
-from regbench.utils.errors import UserError
 from tests.helpers.equations import check_equations
 
 
@@ -52,13 +50,3 @@ def test_starting_values() -> None:
         bound = GAIN * (6 / sum(linear.weight.shape)) ** 0.5
         assert 0.99 * bound < linear.weight.abs().max() <= bound * (1 + 1e-6)
     assert not model.decay[1].bias.any()
-
-
-def test_wrong_options() -> None:
-    with pytest.raises(UserError, match=r"expand_k \* d_model \(6\) must be a multiple of n_heads \(4\)"):
-        build(n_heads=4)
-    with pytest.raises(UserError, match=r"expand_v \* d_model \(0\) must be 1 or more"):
-        build(expand_v=0.01)
-    for wrong in ({"expand_k": 0}, {"gate_rank": 0}, {"gate_temperature": 0.0}, {"tau": 16}):
-        with pytest.raises(pydantic.ValidationError):
-            GLA.Options(**wrong)

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from architectures.h3 import H3
-from regbench.utils.errors import UserError
 from tests.helpers.equations import check_equations
 
 OPTIONS = [{}, {"head_dim": 2, "init": "inv"}, {"head_dim": 6, "d_shift": 1}, {"d_model": 1, "d_state": 2}]
@@ -50,8 +49,3 @@ def by_the_book(model: H3, x: Tensor) -> Tensor:
 def test_is_what_the_papers_write(backend: str, options: dict[str, object], length: int) -> None:
     model = build(**options)
     check_equations(model, lambda x: by_the_book(model, x), length, ops=("long_conv",), backend=backend)
-
-
-def test_heads_divide_the_width() -> None:
-    with pytest.raises(UserError, match=r"^d_model \(6\) must be a multiple of head_dim \(4\)$"):
-        build(head_dim=4)

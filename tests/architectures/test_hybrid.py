@@ -23,7 +23,6 @@ from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.state_size import state_at
 from regbench.tasks.base import TokenIO
-from regbench.utils.errors import UserError
 from tests.helpers.mixers import MIXERS
 
 IO = TokenIO(vocab_size=5, separator=4, max_length=80, names=("a", "b", "c", "d", "|"))
@@ -136,26 +135,3 @@ def test_a_mixer_from_a_file(tmp_path: Path) -> None:
     assert Hybrid.Options.model_validate_json(options.model_dump_json()) == options
     file.write_text(OWN + "\n# changed\n", encoding="utf-8")
     assert resolve_options(Hybrid, {"mixers": f"{file},lstm", "mean.scale": 3}) != options, "a resumed run is refused"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"mixers": "lstm,manba"}, "^unknown architecture 'manba'; did you mean 'mamba'"),
-        ({"mixers": "lstm,rwkv7"}, "rwkv7 is a whole model, and a layer takes a mixer"),
-        ({"mixers": "lstm,hybrid"}, "hybrid is a whole model, and a layer takes a mixer"),
-        ({"mixers": "lstm,,"}, "^unknown architecture ''"),
-        ({"n_layers": 3}, "4 mixers need as many layers or more, not n_layers=3"),
-        ({"mixers": "a=lstm,a=mamba"}, "two are called 'a': give one a name of its own, as in a=mamba"),
-        ({"mixer": "lstm"}, "unknown key 'mixer'; did you mean 'mixers'"),
-        ({"lstm.start": "uniform"}, "unknown key 'lstm.start'"),
-        ({"transformer.windw": 3}, "^transformer: option: unknown key 'windw'; did you mean 'window'"),
-        ({"transformer.window": -1}, "^transformer: option: window: input should be greater than or equal to 0"),
-        ({"transformer.d_model": 32}, "transformer.d_model: all layers have one d_model: set d_model"),
-        ({"transformer.n_heads": 5}, r"d_model \(16\) must be a multiple of n_heads \(5\)"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_one_line(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message) as refused:
-        make(**options)
-    assert "\n" not in str(refused.value)

@@ -74,8 +74,3 @@ def test_the_window_closes_at_the_papers_rates() -> None:
     torch.testing.assert_close(at_150[0], torch.tensor(0.01).double(), rtol=1e-5, atol=0)
     torch.testing.assert_close(at_30[-1], torch.tensor(0.01).double(), rtol=1e-5, atol=0)
     assert (model.filter.decay.diff() > 0).all()
-
-
-def test_no_weight_decay_on_the_filters() -> None:
-    marked = {name for name, p in build().named_parameters() if getattr(p, "_no_weight_decay", False)}
-    assert marked == {"skip", *(f"filter.network.{name}" for name, _ in build().filter.network.named_parameters())}

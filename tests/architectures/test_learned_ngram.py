@@ -15,10 +15,7 @@ from regbench.checks.contract import examine
 from regbench.checks.subject import Subject
 from regbench.models.build import build, resolve_options
 from regbench.tasks.base import TokenIO
-from regbench.tracks import Track
 from regbench.training.options import TrainingOptions
-from regbench.training.trainer import Trainer
-from regbench.utils.errors import UserError
 
 IO = TokenIO(vocab_size=4, separator=3, max_length=30, names=("a", "b", "c", "|"))
 FEATURES = ("counts", "frequencies", "binary")
@@ -97,14 +94,6 @@ def test_its_state_is_a_counter_for_every_ngram() -> None:
     assert sum(table[0].numel() for table in tables) == 4 + 16 + 64
 
 
-def test_what_it_has_none_of_is_refused() -> None:
-    for settings in ({"n_layers": 2}, {"n_heads": 4}, {"max_order": 0}, {"features": "count"}):
-        with pytest.raises(UserError, match=next(iter(settings))):
-            resolve_options(LearnedNGram, settings)
-    with pytest.raises(UserError, match="only architectures made of a mixer take n-gram heads"):
-        build(LearnedNGram, resolve_options(LearnedNGram, {"ngram_heads": [1]}), IO)
-
-
 def test_it_is_trained_as_in_the_paper() -> None:
     options = TrainingOptions(**LearnedNGram.training_defaults)
     assert (options.batch_size, options.epochs, options.learning_rate) == (32, 50, 1e-3)
@@ -113,24 +102,3 @@ def test_it_is_trained_as_in_the_paper() -> None:
     assert options.plateau_learning_rate == 1e-5
     defaults = LearnedNGram.Options()
     assert (defaults.d_model, defaults.max_order, defaults.dropout) == (1024, 3, 0.0)
-
-
-@pytest.mark.parametrize("features", FEATURES)
-def test_it_learns_to_smooth(tiny: Track, tmp_path: Any, features: str) -> None:
-    torch.manual_seed(0)
-    m = build(LearnedNGram, resolve_options(LearnedNGram, {"features": features, "d_model": 64}), tiny.task.io)
-    options = TrainingOptions(**{**LearnedNGram.training_defaults, "batch_size": 8, "epochs": 8})
-    trainer = Trainer(
-        m,
-        tiny.instances("train"),
-        tiny.instances("validation"),
-        options,
-        budget=6000,
-        seed=0,
-        folder=tmp_path,
-        provenance="x",
-        device=torch.device("cpu"),
-    )
-    before = trainer._evaluate()
-    progress = trainer.run()
-    assert progress.best_validation_loss < before - 0.1

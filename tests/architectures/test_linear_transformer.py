@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pydantic
 import pytest
 import torch
 from torch import Tensor
 
 from architectures.linear_transformer import TINY, LinearTransformer
-from regbench.utils.errors import UserError
 from tests.helpers.equations import check_equations
 
 MAPS = ["identity", "elu", "relu"]
@@ -49,19 +47,6 @@ def test_is_what_the_papers_write(backend: str, feature_map: str, length: int) -
     check_equations(model, lambda x: by_the_book(model, x), length, ops=("linear_attention",), backend=backend)
 
 
-@pytest.mark.parametrize("feature_map", ["elu", "relu"])
-def test_positive_maps_average_the_values(feature_map: str) -> None:
-    """Where all values are one, so is their mean; the identity map would sum them."""
-    model = build(feature_map=feature_map)
-    with torch.no_grad():
-        for linear in (model.query, model.key):
-            linear.weight.abs_()  # so that no feature is zero
-        model.value.weight.fill_(1 / 12)
-        model.out.weight.copy_(torch.eye(12))
-    y = model(torch.ones(1, 40, 12, dtype=torch.float64))
-    torch.testing.assert_close(y, torch.ones_like(y), rtol=1e-5, atol=0)
-
-
 def test_relu_with_no_feature_on_is_finite() -> None:
     model = build(feature_map="relu")
     with torch.no_grad():
@@ -69,13 +54,3 @@ def test_relu_with_no_feature_on_is_finite() -> None:
     x = torch.ones(1, 5, 12, dtype=torch.float64)
     y = model(x)
     assert torch.equal(y, torch.zeros_like(y))
-
-
-def test_options() -> None:
-    assert LinearTransformer.learned_positions(LinearTransformer.Options())
-    assert not LinearTransformer.learned_positions(LinearTransformer.Options(positions="none"))
-    with pytest.raises(UserError, match=r"d_model \(12\) must be a multiple of n_heads \(5\)"):
-        build(n_heads=5)
-    for wrong in ({"feature_map": "exp"}, {"positions": "rotary"}, {"expand_v": 2}):
-        with pytest.raises(pydantic.ValidationError):
-            LinearTransformer.Options(**wrong)

@@ -1,4 +1,4 @@
-"""Log-linear attention: against its buckets written out, flash-linear-attention, and the bases."""
+"""Log-linear attention: against its buckets written out, and flash-linear-attention."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from architectures.gated_deltanet import GatedDeltaNet
 from architectures.log_linear_attention import CHUNK, LogLinearAttention
 from architectures.mamba2 import Mamba2
 from regbench.models.build import resolve_options
-from regbench.utils.errors import UserError
-from tests.helpers.equations import check_equations
+from tests.helpers.equations import check_equations, convolved, rms_norm, unit
 from tests.helpers.peers import check_peer, move, peer
 
 D, H = 12, 3
@@ -27,17 +25,6 @@ def build(dtype: torch.dtype = torch.float64, **options: Any) -> Any:
     return move(cls(resolve_options(cls, {"d_model": D, "n_heads": H, **options})).to(dtype))
 
 
-def convolved(conv: Any, x: Tensor) -> Tensor:
-    kernel, bias = conv.weight[:, 0], conv.bias
-    padded = F.pad(x, (0, 0, kernel.shape[1] - 1, 0))
-    y = sum(kernel[:, i] * padded[:, i : i + x.shape[1]] for i in range(kernel.shape[1]))
-    return F.silu(y if bias is None else y + bias)  # type: ignore[arg-type]
-
-
-def unit(x: Tensor) -> Tensor:
-    return x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()
-
-
 def lambdas(model: Any, x: Tensor) -> Tensor:
     """(B, L, H, levels)."""
     return F.softplus((model.scale * (x @ model.level.weight.T)).unflatten(-1, (H, -1)))
@@ -48,19 +35,15 @@ def inputs(model: Any, x: Tensor) -> tuple[Tensor, ...]:
     base = model.base
     if isinstance(base, Mamba2):
         z, mixed, delta = base.in_proj(x).split([base.sizes[0], sum(base.sizes), H], -1)
-        v, k, q = convolved(base.conv.conv, mixed).split(base.sizes, -1)
+        v, k, q = F.silu(convolved(base.conv.conv, mixed)).split(base.sizes, -1)
         delta = F.softplus(delta + base.dt_bias)
         q, k = (part[:, :, None].expand(-1, -1, H, -1) for part in (q, k))
         return q, k, v.unflatten(-1, (H, -1)), z, delta, -base.A_log.exp() * delta
     mixed = torch.cat([linear(x) for linear in (base.query, base.key, base.value)], -1)
-    q, k, v = (part.unflatten(-1, (H, -1)) for part in convolved(base.conv.conv, mixed).split(base.sizes, -1))
+    q, k, v = (part.unflatten(-1, (H, -1)) for part in F.silu(convolved(base.conv.conv, mixed)).split(base.sizes, -1))
     beta = torch.sigmoid(x @ base.beta.weight.T)
     g = -base.A_log.exp() * F.softplus(x @ base.time_step.weight.T + base.step_bias)
     return unit(q) / q.shape[-1] ** 0.5, unit(k), v, beta, g
-
-
-def normed(x: Tensor, norm: Any) -> Tensor:
-    return x * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * norm.weight
 
 
 def outputs(model: Any, x: Tensor, o: Tensor) -> Tensor:
@@ -69,8 +52,8 @@ def outputs(model: Any, x: Tensor, o: Tensor) -> Tensor:
     if isinstance(base, Mamba2):
         _, _, v, z, *_ = inputs(model, x)
         o = (o + base.D[:, None] * v).flatten(2)
-        return normed(o * F.silu(z), base.norm) @ base.out_proj.weight.T
-    return (normed(o, base.norm).flatten(2) * F.silu(x @ base.output_gate.weight.T)) @ base.out.weight.T
+        return rms_norm(o * F.silu(z), base.norm.weight) @ base.out_proj.weight.T
+    return (rms_norm(o, base.norm.weight).flatten(2) * F.silu(x @ base.output_gate.weight.T)) @ base.out.weight.T
 
 
 def buckets(t: int) -> list[tuple[int, int, int]]:
@@ -126,33 +109,6 @@ def test_is_what_flash_linear_attention_computes() -> None:
     check_peer(model, theirs, length=4 * CHUNK + 3)
 
 
-@pytest.mark.parametrize(("base", "plain"), [(BASES[0], Mamba2), (BASES[1], GatedDeltaNet)])
-def test_with_one_level_it_is_its_base(base: dict[str, Any], plain: type[Any]) -> None:
-    """Times lambda, which is log 2 where the map to levels is zero: values are divided by it here."""
-    model = build(levels=1, **base)
-    own = plain(model.options).double()
-    own.load_state_dict(model.base.state_dict())
-    x = torch.randn(2, 4 * CHUNK + 3, D, dtype=torch.float64)
-    with torch.no_grad():
-        assert not torch.allclose(model(x), own(x), atol=1e-4)
-        model.scale.zero_()
-        op = model.op
-        model.op = lambda q, *rest: op(q / torch.tensor(2.0, dtype=q.dtype).log(), *rest)
-        torch.testing.assert_close(model(x), own(x), rtol=1e-9, atol=1e-11)
-
-
-@pytest.mark.parametrize("base", BASES)
-def test_levels_alike_are_one(base: dict[str, Any]) -> None:
-    """With the same weight for all levels it is the same as with one level."""
-    model, one = build(levels=9, **base), build(levels=1, **base)
-    one.base.load_state_dict(model.base.state_dict())
-    x = torch.randn(2, 4 * CHUNK + 3, D, dtype=torch.float64)
-    with torch.no_grad():
-        model.level.weight.copy_(one.level.weight.repeat_interleave(9, 0))
-        model.scale.copy_(one.scale.repeat_interleave(9))
-        torch.testing.assert_close(model(x), one(x), rtol=1e-9, atol=1e-11)
-
-
 @pytest.mark.parametrize("base", BASES)
 def test_the_state_has_a_part_for_each_digit(base: dict[str, Any]) -> None:
     model = build(**base)
@@ -163,8 +119,3 @@ def test_the_state_has_a_part_for_each_digit(base: dict[str, Any]) -> None:
         _, S, seen = state
         assert (len(S), seen) == (t.bit_length(), t)
         assert [bool(S[n].any()) for n in range(len(S))] == [bool(t >> n & 1) for n in range(len(S))]
-
-
-def test_an_option_of_the_other_base_is_refused() -> None:
-    with pytest.raises(UserError, match="expand_k is an option of base=gated_deltanet, and this is mamba2"):
-        build(expand_k=1.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pydantic
 import pytest
 import torch
 import torch.nn.functional as F
@@ -78,16 +77,3 @@ def test_names_and_shapes_are_those_of_the_authors() -> None:
         "dt_proj.bias": (64,),
         "out_proj.weight": (32, 64),
     }
-
-
-def test_no_weight_decay_where_it_would_move_the_time_scales() -> None:
-    marked = {name for name, p in build().named_parameters() if getattr(p, "_no_weight_decay", False)}
-    assert marked == {"A_log", "D", "dt_proj.bias"}
-
-
-def test_rank_and_wrong_options() -> None:
-    assert [Mamba(Mamba.Options(d_model=d)).dt_proj.in_features for d in (1, 16, 17, 64)] == [1, 1, 2, 4]
-    assert Mamba(Mamba.Options(dt_rank=7)).dt_proj.in_features == 7
-    for wrong in ({"dt_rank": 0}, {"dt_rank": "many"}, {"d_state": 0}, {"d_conv": 0}, {"state": 3}):
-        with pytest.raises(pydantic.ValidationError):
-            Mamba.Options(**wrong)

@@ -1,4 +1,4 @@
-"""PaTH attention: against products of Householder matrices written out, flash-linear-attention, and plain attention."""
+"""PaTH attention: against products of Householder matrices written out, and flash-linear-attention."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from architectures.path_attention import CHUNK, PathAttention
-from architectures.transformer import Transformer
-from tests.helpers.equations import check_equations
+from tests.helpers.equations import check_equations, convolved, unit
 from tests.helpers.peers import check_peer, move, peer
 
 D, H = 12, 3
@@ -26,12 +25,9 @@ def inputs(model: Any, x: Tensor) -> tuple[Tensor, ...]:
     """q, k, v and w (B, L, H, K), w of length 1, and beta (B, L, H)."""
     down, up = model.reflect
     raw = x @ down.weight.T @ up.weight.T
-    kernel = model.conv.conv.weight[:, 0]
-    padded = F.pad(raw, (0, 0, kernel.shape[1] - 1, 0))
-    w = F.silu(sum(kernel[:, i] * padded[:, i : i + x.shape[1]] for i in range(kernel.shape[1])))  # type: ignore[arg-type]
+    w = F.silu(convolved(model.conv.conv, raw))
     q, k, v, w = (part.unflatten(-1, (model.n_heads, -1)) for part in (model.query(x), model.key(x), model.value(x), w))
-    w = w / (w.square().sum(-1, keepdim=True) + 1e-6).sqrt()
-    return q, k, v, w, 2 * torch.sigmoid(model.strength(x))
+    return q, k, v, unit(w), 2 * torch.sigmoid(model.strength(x))
 
 
 def by_the_book(model: Any, x: Tensor) -> Tensor:
@@ -70,33 +66,3 @@ def test_is_what_flash_linear_attention_computes() -> None:
         return model.out(z.flatten(2))  # type: ignore[no-any-return]
 
     check_peer(model, theirs, length=80, tolerance=1e-5)
-
-
-def test_without_reflections_it_is_attention_without_positions() -> None:
-    model, plain = build(), Transformer(Transformer.Options(d_model=D, n_heads=H, positions="none")).double()
-    x = torch.randn(2, CHUNK + 20, D, dtype=torch.float64)
-    with torch.no_grad():
-        plain.qkv.weight.copy_(torch.cat([getattr(model, name).weight for name in ("query", "key", "value")]))
-        plain.out.weight.copy_(model.out.weight)
-        assert not torch.allclose(model(x), plain(x), atol=1e-4)
-        model.strength.bias.fill_(-1e4)
-        torch.testing.assert_close(model(x), plain(x), rtol=1e-9, atol=1e-11)
-
-
-def test_weights_are_those_of_its_forward() -> None:
-    model, x = build(), torch.randn(2, CHUNK + 9, D, dtype=torch.float64)
-    weights = model.weights(x)
-    assert not weights.triu(1).any()
-    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
-    torch.testing.assert_close(model.mix(x, weights), model(x), rtol=1e-9, atol=1e-11)
-
-
-def test_a_state_is_continued_over_chunks_of_any_length() -> None:
-    """Also over pieces longer than a chunk, where past keys pass through the product of each."""
-    model, x = build(), torch.randn(2, 3 * CHUNK, D, dtype=torch.float64)
-    state, pieces = model.init_state(2, dtype=x.dtype), []
-    with torch.no_grad():
-        for part in x.split([1, CHUNK + 20, 7, CHUNK, CHUNK - 28], 1):
-            y, state = model.advance(part, state)
-            pieces.append(y)
-        torch.testing.assert_close(torch.cat(pieces, 1), model(x), rtol=1e-9, atol=1e-11)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pydantic
 import pytest
 import torch
 from torch import Tensor
 
 from architectures.retnet import GAIN, RetNet
-from regbench.utils.errors import UserError
 from tests.helpers.equations import check_equations
 
 
@@ -67,11 +65,3 @@ def test_starting_values() -> None:
     ):
         bound = gain * (6 / sum(linear.weight.shape)) ** 0.5
         assert 0.99 * bound < linear.weight.abs().max() <= bound * (1 + 1e-6)
-
-
-def test_wrong_options() -> None:
-    with pytest.raises(UserError, match="rotary positions need an even head width, not 3"):
-        build(n_heads=4)
-    for wrong in ({"expand_v": 0}, {"expand_k": 2}):
-        with pytest.raises(pydantic.ValidationError):
-            RetNet.Options(**wrong)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pydantic
 import pytest
 import torch
 import torch.nn.functional as F
@@ -75,14 +74,3 @@ def test_starting_values() -> None:
     assert dt.max() <= 0.1001
     assert abs(float(dt.log10().mean().detach()) + 2) < 4 * (2 / 12**0.5) / 20
     assert 0.95 < torch.view_as_complex(lin.C).abs().square().mean().item() < 1.05
-
-
-def test_no_weight_decay_where_it_would_move_the_time_scales() -> None:
-    marked = {name for name, p in build().named_parameters() if getattr(p, "_no_weight_decay", False)}
-    assert marked == {"ssm.log_dt", "ssm.log_A_real", "ssm.A_imag", "ssm.D"}
-
-
-def test_wrong_options() -> None:
-    for wrong in ({"d_state": 3}, {"d_state": 0}, {"init": "legs"}, {"state": 3}):
-        with pytest.raises(pydantic.ValidationError):
-            S4.Options(**wrong)

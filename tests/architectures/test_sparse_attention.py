@@ -1,4 +1,4 @@
-"""Sparse attention (MoBA): against its choice of blocks written out, flash-linear-attention, and plain attention."""
+"""Sparse attention (MoBA): against its choice of blocks written out, and flash-linear-attention."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from architectures.sparse_attention import CHUNK, SparseAttention
-from architectures.transformer import Transformer
 from tests.helpers.equations import check_equations
 from tests.helpers.peers import check_peer, move, peer
 
@@ -93,26 +92,3 @@ def test_reads_as_flash_linear_attention_reads_those_blocks(blocks: int) -> None
         return z.flatten(2) @ model.out.weight.T  # type: ignore[no-any-return]
 
     check_peer(model, theirs, length=50, tolerance=1e-5)
-
-
-@pytest.mark.parametrize("positions", ["rotary", "none"])
-def test_with_all_blocks_it_is_attention(positions: str) -> None:
-    x = torch.randn(2, CHUNK + 20, D, dtype=torch.float64)
-    plain = Transformer(Transformer.Options(d_model=D, n_heads=H, positions=positions)).double()
-    few, every = build(blocks=9, positions=positions), build(blocks=10, positions=positions)
-    with torch.no_grad():
-        plain.qkv.weight.copy_(torch.cat([getattr(every, name).weight for name in ("query", "key", "value")]))
-        plain.out.weight.copy_(every.out.weight)
-        torch.testing.assert_close(every(x), plain(x), rtol=1e-9, atol=1e-11)
-        y = few(x)
-        torch.testing.assert_close(y[:, : 9 * 16], plain(x)[:, : 9 * 16], rtol=1e-9, atol=1e-11)
-        assert not torch.isclose(y[:, 9 * 16 :], plain(x)[:, 9 * 16 :]).all(-1).any()
-
-
-def test_weights_are_those_of_its_forward() -> None:
-    model, x = build(), torch.randn(2, CHUNK + 9, D, dtype=torch.float64)
-    weights = model.weights(x)
-    assert not weights.triu(1).any()
-    assert int((weights > 0).sum(-1).max()) == 3 * 16
-    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
-    torch.testing.assert_close(model.mix(x, weights), model(x), rtol=1e-9, atol=1e-11)

@@ -1,4 +1,4 @@
-"""Titans: against gradient steps by autograd a position at a time, flash-linear-attention's, and the gated delta rule."""
+"""Titans: against gradient steps by autograd a position at a time, and flash-linear-attention's."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from torch.nn import functional as F
 from architectures._test_time import Memory, Network, Rates, learn, silu
 from architectures.titans import Titans
 from architectures.transformer import Transformer
-from regbench.models.build import resolve_options
-from regbench.ops.delta_rule import delta_rule
-from regbench.utils.errors import UserError
-from tests.helpers.equations import check_equations
+from tests.helpers.equations import check_equations, convolved, rms_norm, unit
 from tests.helpers.peers import move, peer
 
 D, H, K = 12, 3, 4
@@ -29,11 +26,9 @@ def build(dtype: torch.dtype = torch.float64, **options: Any) -> Any:
 def inputs(model: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v (B, L, H, K), q and k of length 1."""
     raw = torch.cat([linear(x) for linear in (model.query, model.key, model.value)], -1)
-    kernel = model.conv.conv.weight[:, 0]
-    padded = F.pad(raw, (0, 0, kernel.shape[1] - 1, 0))
-    mixed = F.silu(sum(kernel[:, i] * padded[:, i : i + x.shape[1]] for i in range(kernel.shape[1])))  # type: ignore[arg-type]
+    mixed = F.silu(convolved(model.conv.conv, raw))
     q, k, v = (part.unflatten(-1, (H, K)) for part in mixed.chunk(3, -1))
-    return *(part / (part.square().sum(-1, keepdim=True) + 1e-6).sqrt() for part in (q, k)), v  # type: ignore[return-value]
+    return unit(q), unit(k), v
 
 
 def rates(model: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -46,8 +41,7 @@ def rates(model: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def outputs(model: Any, x: Tensor, z: Tensor) -> Tensor:
     """The output of the memory for z (B, L, H, K)."""
-    z = z * (z.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * model.norm.weight
-    return (z.flatten(2) * F.silu(model.gate(x))) @ model.out.weight.T
+    return (rms_norm(z, model.norm.weight).flatten(2) * F.silu(model.gate(x))) @ model.out.weight.T
 
 
 def read(x: Tensor, matrices: list[Tensor]) -> Tensor:
@@ -158,24 +152,6 @@ def test_learns_and_forgets_as_in_flash_linear_attention(mini_batch: int, chunke
         torch.testing.assert_close(a, b, rtol=0, atol=1e-5 * float(b.detach().abs().max()))
 
 
-@pytest.mark.parametrize("forget", [True, False])
-def test_of_one_layer_without_momentum_it_is_the_delta_rule(forget: bool) -> None:
-    """With alpha the gated one, whose correction reads the state before it decays. M_0 is the state that it begins with."""
-    model = build(depth=1, mini_batch=1, momentum=False, forget=forget)
-    x = torch.randn(2, 40, D, dtype=torch.float64)
-    q, k, v = (part.transpose(1, 2) for part in inputs(model, x))
-    with torch.no_grad():
-        theta, alpha, _ = (part.mT for part in rates(model, x))
-        start = model.start[0].expand(2, -1, -1, -1)
-        if forget:
-            kept = (1 - alpha)[..., None]
-            written = theta[..., None] * k
-            z, _ = delta_rule(q, written, v, None, kept[..., 0].log(), start, a=k / kept, b=-written)
-        else:
-            z, _ = delta_rule(q, k, v, theta, None, start)
-        torch.testing.assert_close(model(x), outputs(model, x, z.transpose(1, 2)), rtol=1e-9, atol=1e-11)
-
-
 def test_memory_as_a_layer_is_attention_to_what_the_memory_gives() -> None:
     model = build(window=5)
     alone = Titans(Titans.Options(d_model=D, n_heads=H)).double()
@@ -185,11 +161,6 @@ def test_memory_as_a_layer_is_attention_to_what_the_memory_gives() -> None:
     x = torch.randn(2, 40, D, dtype=torch.float64)
     with torch.no_grad():
         torch.testing.assert_close(model(x), local(alone(x)), rtol=1e-9, atol=1e-11)
-
-
-def test_persistent_vectors_without_attention_are_refused() -> None:
-    with pytest.raises(UserError, match="persistent vectors are those of memory as a layer: give window=64 too"):
-        resolve_options(Titans, {"persistent": 2})
 
 
 def test_starting_values() -> None:

@@ -1,4 +1,4 @@
-"""TTT: against gradient steps by autograd a position at a time, flash-linear-attention's, and the delta rule."""
+"""TTT: against gradient steps by autograd a position at a time, and flash-linear-attention's."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from architectures._test_time import Network
 from architectures.ttt import TTT
-from regbench.ops.delta_rule import delta_rule
-from tests.helpers.equations import check_equations
+from tests.helpers.equations import check_equations, convolved
 from tests.helpers.peers import check_peer, move, peer
 
 D, H, K = 12, 3, 4
@@ -25,10 +24,7 @@ def build(dtype: torch.dtype = torch.float64, **options: Any) -> Any:
 
 def inputs(model: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """q, k, v (B, L, H, K) and eta (B, L, H)."""
-    conv = model.conv.conv
-    shared = F.pad((x @ model.shared.weight.T).repeat(1, 1, 2), (0, 0, conv.weight.shape[2] - 1, 0))
-    taps = [conv.weight[:, 0, i] * shared[:, i : i + x.shape[1]] for i in range(conv.weight.shape[2])]
-    q, k = (sum(taps) + conv.bias).chunk(2, -1)
+    q, k = convolved(model.conv.conv, (x @ model.shared.weight.T).repeat(1, 1, 2)).chunk(2, -1)
     q, k, v = (part.unflatten(-1, (H, K)) for part in (q, k, model.value(x)))
     return q, k, v, (1.0 if model.options.inner == "linear" else 0.1) * torch.sigmoid(model.rate(x)) / K
 
@@ -120,19 +116,6 @@ def test_is_what_flash_linear_attention_computes(mini_batch: int, monkeypatch: p
         return outputs(model, x, z)
 
     check_peer(model, theirs, length=48, tolerance=2e-5)
-
-
-@pytest.mark.parametrize("mini_batch", [1, 2])
-def test_without_its_norm_and_a_step_a_position_it_is_the_delta_rule(mini_batch: int) -> None:
-    """Of DeltaNet, on keys and queries (k, 1)."""
-    model, x = build(mini_batch=mini_batch, inner_norm=False), torch.randn(2, 40, D, dtype=torch.float64)
-    q, k, v, eta = inputs(model, x)
-    q, k = (F.pad(part, (0, 1), value=1.0) for part in (q, k))
-    with torch.no_grad():
-        z, _ = delta_rule(
-            *(part.transpose(1, 2) for part in (q, k, v)), eta.mT, None, model.start[0].expand(2, -1, -1, -1)
-        )
-        assert torch.allclose(model(x), outputs(model, x, z.transpose(1, 2)), rtol=1e-9) == (mini_batch == 1)
 
 
 def test_starting_values() -> None:

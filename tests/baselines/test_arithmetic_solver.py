@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from baselines.arithmetic_solver import ArithmeticSolver
-from baselines.ngram import NGram
-from regbench.metrics.scores import score
 from regbench.tasks.arithmetic import Arithmetic, ArithmeticParameters
 from regbench.tasks.base import Splits
 from regbench.tasks.pfa import PFAParameters
@@ -104,42 +102,6 @@ def test_predictions_are_the_exact_shares_of_the_area(parameters: dict[str, floa
             np.testing.assert_allclose(predicted[row, t], expected, rtol=0, atol=1e-9)
 
 
-def test_brute_force_over_random_coefficients_agrees() -> None:
-    """No geometry: a million pairs (a, b), those kept that answer the first two questions alike, and their third answer."""
-    text = "1*2=+003|2*1=+004|3*4=+009|#"
-    p = ArithmeticParameters(n_tasks=1, n_examples=3, n_digits=1)
-    rng = np.random.default_rng(0)
-    a, b = rng.uniform(p.min_a, p.max_a, 1_000_000), rng.uniform(p.min_b, p.max_b, 1_000_000)
-
-    def answers(first: int, second: int) -> np.ndarray:
-        return np.trunc(a * first + b * second)
-
-    agree = (answers(1, 2) == 3) & (answers(2, 1) == 4)
-    third = answers(3, 4)[agree]
-    assert len(third) > 1500
-    predicted = solve(text, n_tasks=1, n_examples=3, n_digits=1)
-    start = text.index("+009")
-    expected = np.zeros((4, 16))
-    expected[0, [12, 13]] = (third >= 0).mean(), (third < 0).mean()
-    for k in range(3):  # given the digits before
-        unit = 10 ** (2 - k)
-        so_far = third[(third >= 0) & (third // (10 * unit) == 9 // (10 * unit))]
-        digit = so_far // unit % 10
-        expected[1 + k, :10] = [(digit == v).mean() for v in range(10)]
-    np.testing.assert_allclose(predicted[start : start + 4], expected, rtol=0, atol=0.06)
-
-
-def test_by_hand() -> None:
-    """a and b in [0, 1), 1*1: a + b < 1 has half of the square. Then a alone: above the diagonal or below it."""
-    square = {"min_a": 0.0, "max_a": 1.0, "min_b": 0.0, "max_b": 1.0, "n_tasks": 1, "n_examples": 2, "n_digits": 1}
-    predicted = solve("1*1=+001|9*0=+004|#", **square)
-    plus = predicted[4]
-    assert plus[NAMES.index("+")] == 1.0
-    np.testing.assert_allclose(predicted[7][:2], [0.5, 0.5], atol=1e-12)  # 0 <= a + b < 1, or up to 2
-    # Given a + b >= 1 the density of a is 2 a: of 9 a being in [v, v + 1) it leaves (2 v + 1) / 81.
-    np.testing.assert_allclose(predicted[16][:10], [(2 * v + 1) / 81 for v in range(9)] + [0.0], atol=1e-12)
-
-
 def test_what_the_task_writes_around_answers_is_known_and_arguments_are_not() -> None:
     text = "3*4=+017|1*2=+005|#9*9=+099|"
     predicted = solve(text, n_tasks=2, n_examples=2, n_digits=1)
@@ -155,42 +117,6 @@ def test_a_new_task_begins_anew() -> None:
     first = solve("3*4=+017|1*2=+005|#5*6=+020|7*2=+015|#", **parameters)
     alone = solve("5*6=+020|7*2=+015|#", **parameters)
     np.testing.assert_array_equal(first[19:38], alone)
-
-
-def test_it_is_calibrated_and_no_other_baseline_comes_near() -> None:
-    """What it expects of its own accuracy and loss is what they turn out to be: so it is with the truth's own posterior."""
-    task = Arithmetic(ArithmeticParameters(n_tasks=1, n_examples=8))
-    instances = task.generate(Splits(train=1, validation=1, test=300, seed=9), "test")
-    predicted = ArithmeticSolver(task.parameters).predict(instances.tokens)
-    scores = score(task, instances, [predicted])
-    rows = predicted[instances.scored]
-    best = scores["token_accuracy"]
-    assert rows.max(-1).mean() == pytest.approx(best.value, abs=4 * best.stderr)
-    entropy = -(rows * np.log(np.maximum(rows, 1e-300))).sum(-1).mean()
-    assert entropy == pytest.approx(scores["nll"].value, abs=4 * scores["nll"].stderr)
-    other = score(task, instances, [NGram(3, 16, 15).predict(instances.tokens)])
-    assert scores["last_two_accuracy"].value > 0.95 > 0.5 > other["last_two_accuracy"].value
-
-
-def test_the_future_does_not_matter() -> None:
-    task = Arithmetic(ArithmeticParameters(n_tasks=2, n_examples=3, n_digits=2))
-    tokens = task.generate(Splits(train=1, validation=1, test=4, seed=3), "test").tokens
-    solver = ArithmeticSolver(task.parameters)
-    whole = solver.predict(tokens)
-    rng = np.random.default_rng(0)
-    for cut in (1, 7, 20, 40, tokens.shape[1] - 1):
-        np.testing.assert_array_equal(solver.predict(tokens[:, :cut]), whole[:, :cut])
-        changed = tokens.copy()
-        changed[:, cut:] = rng.integers(0, 16, changed[:, cut:].shape)
-        np.testing.assert_array_equal(solver.predict(changed)[:, : cut + 1], whole[:, : cut + 1])
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_prompts_that_no_task_makes_still_get_distributions(seed: int) -> None:
-    tokens = np.random.default_rng(seed).integers(0, 16, (20, 300))
-    probs = ArithmeticSolver(ArithmeticParameters()).predict(tokens)
-    assert (probs >= 0).all()
-    np.testing.assert_allclose(probs.sum(-1), 1.0, atol=1e-12)
 
 
 def test_an_answer_that_cannot_be_is_passed_over() -> None:
@@ -209,15 +135,6 @@ def test_questions_of_zeros() -> None:
     np.testing.assert_allclose(predicted[[4, 5, 6, 7]].max(-1), 1.0)
     # 0 * a + 7 * b, b in [-9, 10): positive, or above -1, with (70 + 1) / 133.
     assert predicted[13, 12] == pytest.approx(71 / 133)
-
-
-def test_threads_do_not_matter(threads: object) -> None:
-    task = Arithmetic(ArithmeticParameters())
-    tokens = task.generate(Splits(train=1, validation=1, test=5, seed=3), "test").tokens
-    threads(1)  # type: ignore[operator]
-    one = ArithmeticSolver(task.parameters).predict(tokens)
-    threads(3)  # type: ignore[operator]
-    np.testing.assert_array_equal(ArithmeticSolver(task.parameters).predict(tokens), one)
 
 
 def test_defaults_and_refusals() -> None:

@@ -6,7 +6,7 @@ import pytest
 from baselines.baum_welch import BaumWelch
 from regbench.tasks.pfa import PFA
 from regbench.utils.errors import UserError
-from tests.baselines.conftest import SEPARATOR, VOCAB, check_distributions, random_tokens, uniform
+from tests.baselines.conftest import SEPARATOR, VOCAB, random_tokens, uniform
 
 
 def model(n_states=3, **options):
@@ -100,47 +100,12 @@ def test_predicts_as_enumeration_of_the_paths_does(tokens):
 # --- What EM promises. ---
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_likelihood_never_decreases(seed):
-    tokens = random_tokens(seed, 80, share=0.1)
-    log_likelihood = BaumWelch(4, VOCAB, SEPARATOR, iterations=60, seed=seed).fit(tokens).log_likelihood
-    assert len(log_likelihood) == 61
-    assert log_likelihood[-1] > log_likelihood[0] + 1
-    assert np.diff(log_likelihood).min() > -1e-9
-
-
-@pytest.mark.parametrize("iterations", [1, 10, 300])
-def test_masked_entries_are_exactly_zero_for_ever(iterations):
-    S = 4
-    fit = model(S, iterations=iterations).fit(random_tokens(1, 100))
-    i, j, m = np.indices(fit.A.shape)
-    assert (fit.A[(i == j) | (j == m)] == 0).all()
-    assert (fit.B[:, np.arange(S), np.arange(S)] == 0).all()
-    assert (fit.B[SEPARATOR] == 0).all()
-    assert (fit.pi[1:] == 0).all()
-    assert fit.pi[0, 0] == 0
-    states = ~np.eye(S, dtype=bool)
-    np.testing.assert_allclose(fit.A.sum(-1)[states], 1.0)
-    np.testing.assert_allclose(fit.B.sum(0)[states], 1.0)
-    np.testing.assert_allclose(fit.pi.sum(), 1.0)
-
-
 def test_start_masks_only_what_must_be():
     start = model(4).fit(np.zeros(0, int))
     i, j, m = np.indices(start.A.shape)
     assert (start.A[(i != j) & (j != m)] > 0).all()
     assert (start.B[:SEPARATOR, ~np.eye(4, dtype=bool)] > 0).all()
     np.testing.assert_allclose(start.pi[0, 1:], 1 / 3)
-
-
-def test_states_that_no_string_can_have_visited_keep_their_rows():
-    """Strings of length 1 visit only the states (S_0, S_j)."""
-    tokens = np.array([0, SEPARATOR, 2, SEPARATOR, 0, SEPARATOR])
-    start, fit = model().fit(tokens[:0]), model().fit(tokens)
-    np.testing.assert_array_equal(fit.A, start.A)
-    np.testing.assert_array_equal(fit.B[:, 1:], start.B[:, 1:])
-    np.testing.assert_allclose(fit.B[[0, 2]] @ fit.pi[0] @ np.eye(3)[0], [2 / 3, 1 / 3], rtol=0.1)
-    assert (fit.B[[1, 3], 0] == 0).all()
 
 
 def log_space_likelihood(string, fit):
@@ -174,74 +139,16 @@ def test_predicts_to_the_end_of_2000_tokens():
     np.testing.assert_allclose(probs[0, 2:, :2], np.eye(2)[tokens[0, 2:]])
 
 
-def test_learns_an_automaton():
-    """ab|abab|...: after a comes b, after b comes a, and a string begins with a."""
-    tokens = np.array([0, 1, SEPARATOR, 0, 1, 0, 1, SEPARATOR, 0, 1, 0, 1, 0, 1, SEPARATOR])
-    probs = model(3, iterations=30).predict(np.append(tokens, [0, 1, 0, 1])[None])[0]
-    assert (probs[len(tokens) :].argmax(-1) == [0, 1, 0, 1]).all()
-    assert probs[len(tokens) :].max(-1).min() > 0.9
-
-
-# --- What every baseline promises, for each way to use this one. ---
-
-OPTIONS = [{}, {"restarts": 3}, {"warm_start": True}, {"restarts": 2, "warm_start": True}]
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-class TestEveryForm:
-    def test_gives_distributions(self, options, tokens):
-        check_distributions(model(**options).predict(tokens), tokens)
-
-    def test_knows_only_the_prefix(self, options, tokens):
-        whole = model(**options).predict(tokens)
-        for t in (1, 7, 23):
-            np.testing.assert_array_equal(model(**options).predict(tokens[:, :t]), whole[:, :t])
-
-    def test_knows_only_its_own_row(self, options, tokens):
-        whole = model(**options).predict(tokens)
-        np.testing.assert_array_equal(model(**options).predict(tokens[[4, 1]]), whole[[4, 1]])
-
-    def test_is_the_same_for_any_number_of_threads(self, options, threads):
-        tokens = random_tokens(6, (9, 30))
-        threads(3)
-        whole = model(**options).predict(tokens)
-        threads(1)
-        np.testing.assert_array_equal(model(**options).predict(tokens), whole)
-
-    def test_symbols_not_seen_get_nothing(self, options):
-        """Once a string of two symbols has been through every state."""
-        tokens = random_tokens(2, (1, 30), n_symbols=2)
-        tokens[0, :2] = 0
-        tokens[0, 20] = 3
-        probs = model(**options).predict(tokens)[0]
-        assert (probs[2:, 2] == 0).all()
-        assert (probs[2:21, 3] == 0).all()
-        assert probs[21:, 3].max() > 0
-
-
-def test_the_first_symbol_is_expected_again():
-    """After the string "c" the only symbol with any probability is c."""
-    probs = model().predict(np.array([[2, SEPARATOR, 2]]))[0]
-    np.testing.assert_allclose(probs[2], np.eye(VOCAB)[2])
-
-
-def test_an_empty_string_begins_by_the_fit_of_those_before():
-    """Twice a, once b, and nothing after: the prediction is pi B."""
-    tokens = np.array([0, SEPARATOR, 0, SEPARATOR, 1, SEPARATOR, SEPARATOR])
-    fit = model().fit(tokens)
-    probs = model().predict(np.append(tokens, 0)[None])[0]
-    np.testing.assert_allclose(probs[6], (fit.pi * fit.B).sum((1, 2)), rtol=1e-12)
-    np.testing.assert_allclose(probs[7], [2 / 3, 1 / 3, 0, 0, 0], rtol=0.1)
-
-
-def test_separators_at_the_end_change_nothing_more():
-    probs = model().predict(np.array([[0, 1, SEPARATOR, SEPARATOR, SEPARATOR, SEPARATOR]]))[0]
-    np.testing.assert_array_equal(probs[3:], probs[[3, 3, 3]])
-
-
-def test_one_symbol_alphabet():
-    tokens = np.array([[0, 0, 1, 0, 0, 0, 1, 1]])
-    np.testing.assert_allclose(BaumWelch(3, 2, 1).predict(tokens)[0], np.tile([1.0, 0.0], (8, 1)))
+@pytest.mark.parametrize("options", [{}, {"restarts": 2, "warm_start": True}], ids=str)
+def test_symbols_not_seen_get_nothing(options):
+    """Once a string of two symbols has been through every state."""
+    tokens = random_tokens(2, (1, 30), n_symbols=2)
+    tokens[0, :2] = 0
+    tokens[0, 20] = 3
+    probs = model(**options).predict(tokens)[0]
+    assert (probs[2:, 2] == 0).all()
+    assert (probs[2:21, 3] == 0).all()
+    assert probs[21:, 3].max() > 0
 
 
 def test_the_likeliest_restart_is_kept():
@@ -277,11 +184,6 @@ def test_seeds_differ_and_repeat(tokens):
     assert not np.allclose(model(seed=2).predict(tokens), first)
 
 
-def test_empty_batches():
-    assert model().predict(np.zeros((0, 7), int)).shape == (0, 7, VOCAB)
-    assert model().predict(np.zeros((3, 0), int)).shape == (3, 0, VOCAB)
-
-
 def test_defaults():
     (found,) = BaumWelch.defaults(PFA(PFA.Parameters(n_symbols=6, max_alphabet=6, max_states=9)), None)
     assert (found.name, found.n_states, found.vocab_size, found.separator) == ("Baum-Welch", 9, 7, 6)
@@ -302,9 +204,3 @@ def test_defaults():
 def test_what_makes_no_sense_is_refused(arguments, options, message):
     with pytest.raises(UserError, match=message):
         BaumWelch(*arguments, **options)
-
-
-@pytest.mark.parametrize("tokens", [np.zeros(3, int), np.zeros((1, 3)), np.array([[5]]), np.array([[-1]])])
-def test_tokens_of_wrong_rank_type_or_range_are_refused(tokens):
-    with pytest.raises(UserError, match="token"):
-        BaumWelch(3, 5, 4).predict(tokens)

@@ -5,7 +5,6 @@ import pytest
 
 from baselines.bayes import Bayes, Prior
 from baselines.ngram import NGram
-from regbench.metrics.scores import score
 from regbench.models.predictor import Baseline
 from regbench.tasks.base import Splits
 from regbench.tasks.pfa import PFA
@@ -124,82 +123,6 @@ def test_a_sample_leaves_the_posterior_as_it_is():
         np.testing.assert_array_less(np.abs(np.mean(samples, 0) - exact), 5 * error + 1e-3)
 
 
-# --- What it is for. ---
-
-
-@pytest.fixture(scope="module")
-def prompts():
-    return SMALL.generate(Splits(train=0, validation=0, test=24, seed=3), "test")
-
-
-@pytest.fixture(scope="module")
-def predicted(prompts):
-    """By the default baseline, 100 hypotheses with 10 moves."""
-    (ours,) = Bayes.defaults(SMALL, prompts)
-    return ours.predict(prompts.tokens)
-
-
-@pytest.mark.ci
-def test_beats_every_order_of_n_gram(prompts, predicted):
-    io = SMALL.io
-    scores = score(SMALL, prompts, [predicted])
-    for order in (2, 3, 4):
-        for smoothing in ("reserved", "kneser-ney"):
-            other = NGram(order, io.vocab_size, io.separator, smoothing)
-            theirs = score(SMALL, prompts, [other.predict(prompts.tokens)])
-            assert scores["tvd"].value < theirs["tvd"].value - 0.08
-            assert scores["nll"].value < theirs["nll"].value - 0.15
-            assert scores["legal_accuracy"].value > theirs["legal_accuracy"].value
-
-
-@pytest.mark.ci
-def test_is_calibrated(prompts, predicted):
-    """Of the tokens given a probability between 0.4 and 0.6, say, that share is drawn."""
-    drawn = np.arange(SMALL.io.vocab_size) == prompts.tokens[..., None]
-    p, is_drawn = predicted[prompts.scored].ravel(), drawn[prompts.scored].ravel()
-    for low, high in itertools.pairwise((0.0, 0.1, 0.4, 0.6, 1.0)):
-        some = (low <= p) & (p < high)
-        assert abs(p[some].mean() - is_drawn[some].mean()) < 0.05
-
-
-def test_more_hypotheses_and_moves_predict_better(prompts, predicted):
-    prior = Bayes.defaults(SMALL, prompts)[0].prior
-    fewer = [Bayes(prior, SMALL.io.vocab_size, SMALL.io.separator, *options) for options in ((2, 0), (20, 2))]
-    predictions = [*(form.predict(prompts.tokens) for form in fewer), predicted]
-    nats = [score(SMALL, prompts, [some])["nll"].value for some in predictions]
-    assert nats[0] > nats[1] > nats[2]
-
-
-# --- What every baseline promises, for each way to use this one. ---
-
-OPTIONS = [{}, {"moves": 0}, {"hypotheses": 1}, {"hypotheses": 500, "moves": 1}]
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-class TestEveryForm:
-    def test_gives_distributions(self, options, tokens):
-        check_distributions(model(**options).predict(tokens), tokens)
-
-    def test_knows_only_the_prefix(self, options, tokens):
-        whole = model(**options).predict(tokens)
-        for t in (1, 7, 23):
-            np.testing.assert_array_equal(model(**options).predict(tokens[:, :t]), whole[:, :t])
-            changed = tokens.copy()
-            changed[:, t:] = random_tokens(9, changed[:, t:].shape)
-            np.testing.assert_array_equal(model(**options).predict(changed)[:, : t + 1], whole[:, : t + 1])
-
-    def test_knows_only_its_own_row(self, options, tokens):
-        whole = model(**options).predict(tokens)
-        np.testing.assert_array_equal(model(**options).predict(tokens[[4, 1]]), whole[[4, 1]])
-
-    def test_is_the_same_for_any_number_of_threads(self, options, threads):
-        tokens = random_tokens(6, (5, 30))
-        threads(3)
-        whole = model(**options).predict(tokens)
-        threads(1)
-        np.testing.assert_array_equal(model(**options).predict(tokens), whole)
-
-
 # --- Prompts that no automaton of the prior, or only an unlikely one, can have made. ---
 
 
@@ -262,27 +185,10 @@ def test_a_separator_may_be_any_token():
     np.testing.assert_allclose(moved[..., [0, 2, 3, 4, 1]], probs, atol=1e-12)
 
 
-def test_separators_at_the_end_change_nothing_more():
-    probs = model().predict(np.array([[0, 1, SEPARATOR, SEPARATOR, SEPARATOR, SEPARATOR]]))[0]
-    np.testing.assert_array_equal(probs[3:], probs[[3, 3, 3]])
-
-
-def test_one_symbol_alphabet():
-    tokens = np.array([[0, 0, 1, 0, 0, 0, 1, 1]])
-    np.testing.assert_allclose(
-        Bayes(Prior((2, 4), (1, 3), (1, 1)), 2, 1).predict(tokens)[0], np.tile([1.0, 0.0], (8, 1))
-    )
-
-
 def test_seeds_differ_and_repeat(tokens):
     first = model(seed=1).predict(tokens)
     np.testing.assert_array_equal(model(seed=1).predict(tokens), first)
     assert not np.allclose(model(seed=2).predict(tokens), first)
-
-
-def test_empty_batches():
-    assert model().predict(np.zeros((0, 7), int)).shape == (0, 7, VOCAB)
-    assert model().predict(np.zeros((3, 0), int)).shape == (3, 0, VOCAB)
 
 
 def test_defaults():
@@ -343,9 +249,3 @@ def test_a_prior_that_makes_no_sense_is_refused(ranges, message):
 def test_what_makes_no_sense_is_refused(arguments, options, message):
     with pytest.raises(UserError, match=message):
         Bayes(*arguments, **options)
-
-
-@pytest.mark.parametrize("tokens", [np.zeros(3, int), np.zeros((1, 3)), np.array([[5]]), np.array([[-1]])])
-def test_tokens_of_wrong_rank_type_or_range_are_refused(tokens):
-    with pytest.raises(UserError, match="token"):
-        model().predict(tokens)

@@ -9,10 +9,6 @@ import numpy as np
 import pytest
 
 from baselines.bigram_solver import BigramSolver
-from baselines.ngram import NGram
-from baselines.oracle import Oracle
-from baselines.uniform import Uniform
-from regbench.metrics.scores import score
 from regbench.tasks.base import Splits
 from regbench.tasks.bigram import Bigram, BigramParameters
 from regbench.tasks.bigram_chain import bigrams
@@ -103,62 +99,11 @@ def test_so_it_is_of_any_symbols_at_all() -> None:
         np.testing.assert_allclose(predicted, enumerated(p, tokens), rtol=0, atol=1e-9)
 
 
-def test_by_hand() -> None:
-    """Three symbols, one trigger, the prompt 0 1 0: the trigger is 0 with output 1, or 1 with output 0, or 2."""
-    p = BigramParameters(n_symbols=3, n_triggers=1, length=8)
-    matrix, w = bigrams(3, 0)
-    predicted = BigramSolver(p).predict(np.array([[0, 1, 0, 1]]))[0]
-    to, back = matrix[0, 1], matrix[1, 0]
-    share = w[0] / 2 * back / (w[0] / 2 * back + w[1] / 2 * to + w[2] * to * back)
-    np.testing.assert_allclose(predicted[3, :3], share * np.array([0, 1, 0]) + (1 - share) * matrix[0], atol=1e-14)
-    np.testing.assert_array_equal(predicted[0], [*w, 0.0])
-    np.testing.assert_allclose(predicted[1], [*matrix[0], 0.0])  # scored only if 0 is no trigger
-
-
-@pytest.mark.ci
-def test_it_is_calibrated_and_best_of_all_that_do_not_know_the_triggers() -> None:
-    """What it expects of its own loss and accuracy is what they turn out to be."""
-    task = Bigram(BigramParameters())
-    instances = task.generate(Splits(train=1, validation=1, test=300, seed=9), "test")
-    predicted = BigramSolver(task.parameters).predict(instances.tokens)
-    scores = score(task, instances, [predicted])
-    rows = predicted[instances.scored]
-    entropy = -(rows * np.log(np.maximum(rows, 1e-300))).sum(-1).mean()
-    assert entropy == pytest.approx(scores["nll"].value, abs=4 * scores["nll"].stderr)
-    hits = (predicted.argmax(-1) == instances.tokens)[instances.scored].mean()
-    assert rows.max(-1).mean() == pytest.approx(hits, abs=0.01)
-    defaults = [b for cls in (BigramSolver, NGram, Uniform, Oracle) for b in cls.defaults(task, instances)]
-    assert defaults.pop(0).name == "solver"
-    others = {b.name: score(task, instances, [b.predict(instances.tokens)]) for b in defaults}
-    truth = others.pop("oracle")
-    assert truth["nll"].value < scores["nll"].value < truth["nll"].value + 0.03
-    assert all(other["nll"].value > scores["nll"].value + 0.5 for other in others.values())
-    assert scores["in_context_accuracy"].value == pytest.approx(0.984, abs=0.005)
-    assert others["2-gram"]["in_context_accuracy"].value == pytest.approx(0.9996, abs=0.0004)
-    assert others["2-gram"]["global_tvd"].value > 0.5
-    assert others["global bigrams"]["global_tvd"].value == pytest.approx(0.0, abs=1e-12)
-    assert others["global bigrams"]["in_context_accuracy"].value < 0.03
-    assert truth["in_context_accuracy"].value == 1.0
-
-
 def test_fixed_triggers_leave_nothing_to_doubt() -> None:
     task = Bigram(BigramParameters(n_symbols=20, n_triggers=4, length=80, triggers="fixed"))
     instances = task.generate(Splits(train=1, validation=1, test=50, seed=1), "test")
     predicted = BigramSolver(task.parameters).predict(instances.tokens)
     np.testing.assert_allclose(predicted[instances.scored], task.truth(instances)[instances.scored], atol=1e-12)
-
-
-def test_the_future_does_not_matter() -> None:
-    task = Bigram(BigramParameters(n_symbols=12, n_triggers=3, length=60))
-    tokens = task.generate(Splits(train=1, validation=1, test=4, seed=3), "test").tokens
-    solver = BigramSolver(task.parameters)
-    whole = solver.predict(tokens)
-    rng = np.random.default_rng(0)
-    for cut in (1, 2, 7, 30, tokens.shape[1] - 1):
-        np.testing.assert_array_equal(solver.predict(tokens[:, :cut]), whole[:, :cut])
-        changed = tokens.copy()
-        changed[:, cut:] = rng.integers(0, 13, changed[:, cut:].shape)
-        np.testing.assert_array_equal(solver.predict(changed)[:, : cut + 1], whole[:, : cut + 1])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -172,15 +117,6 @@ def test_prompts_that_no_task_makes_still_get_distributions(seed: int) -> None:
         np.testing.assert_allclose(probs.sum(-1), 1.0, atol=1e-12)
     np.testing.assert_array_equal(solver.predict(np.array([[3, 64, 5]]))[0, 2, :-1], bigrams(64, 0)[1])
     assert solver.predict(np.zeros((2, 0), np.int64)).shape == (2, 0, 65)
-
-
-def test_threads_do_not_matter(threads: object) -> None:
-    task = Bigram(BigramParameters(n_symbols=12, n_triggers=3, length=60))
-    tokens = task.generate(Splits(train=1, validation=1, test=7, seed=3), "test").tokens
-    threads(1)  # type: ignore[operator]
-    one = BigramSolver(task.parameters).predict(tokens)
-    threads(3)  # type: ignore[operator]
-    np.testing.assert_array_equal(BigramSolver(task.parameters).predict(tokens), one)
 
 
 def test_defaults_and_refusals() -> None:

@@ -1,12 +1,11 @@
 import numpy as np
 import pytest
 
-from baselines import ngram
 from baselines.ngram import SMOOTHINGS, NGram
 from regbench.tasks.base import Splits
 from regbench.tasks.pfa import PFA
 from regbench.utils.errors import UserError
-from tests.baselines.conftest import SEPARATOR, VOCAB, check_distributions, random_tokens, uniform
+from tests.baselines.conftest import SEPARATOR, VOCAB, random_tokens, uniform
 
 ORDERS = [1, 2, 3, 4, 5, None]
 MODELS = [(order, s) for order in ORDERS for s in SMOOTHINGS if (order, s) != (None, "add-one")]
@@ -122,78 +121,6 @@ def test_an_order_beyond_the_length_is_as_one_of_the_length(smoothing):
     np.testing.assert_array_equal(*given)
 
 
-def test_by_hand():
-    """The example of the module: a b a c | a ?"""
-    a, b, c = 0, 1, 2
-    row = np.array([[a, b, a, c, SEPARATOR, a, SEPARATOR]])
-    probs = NGram(2, VOCAB, SEPARATOR).predict(row)[0]
-    np.testing.assert_allclose(probs[6], [1 / 3, 1 / 3, 1 / 3, 0, 0])
-    # After "a b a": c(a) = 2 with one b; the other half goes to a, the one seen symbol that never followed a.
-    np.testing.assert_allclose(probs[3], [1 / 2, 1 / 2, 0, 0, 0])
-    # At the start of the second string: c(_) = 2 with one a; the other half to b and c by their counts.
-    np.testing.assert_allclose(probs[5], [1 / 2, 1 / 4, 1 / 4, 0, 0])
-
-
-def test_where_nothing_is_left_to_back_off_to_the_row_is_normalised():
-    """All seen symbols have followed a: the released code's row would be 1/3 + 1/3."""
-    a, b = 0, 1
-    probs = NGram(2, VOCAB, SEPARATOR).predict(np.array([[a, a, b, a, a]]))[0]
-    np.testing.assert_allclose(probs[4], [1 / 2, 1 / 2, 0, 0, 0])
-
-
-@pytest.mark.parametrize(("order", "smoothing"), MODELS)
-class TestEveryModel:
-    def test_gives_distributions(self, order, smoothing, tokens):
-        check_distributions(NGram(order, VOCAB, SEPARATOR, smoothing).predict(tokens), tokens)
-
-    def test_knows_only_the_prefix(self, order, smoothing, tokens):
-        model = NGram(order, VOCAB, SEPARATOR, smoothing)
-        whole = model.predict(tokens)
-        for t in (1, 7, 23):
-            np.testing.assert_array_equal(model.predict(tokens[:, :t]), whole[:, :t])
-
-    def test_knows_only_its_own_row(self, order, smoothing):
-        tokens = random_tokens(5, (40, 30))
-        model = NGram(order, VOCAB, SEPARATOR, smoothing)
-        whole = model.predict(tokens)
-        np.testing.assert_array_equal(model.predict(tokens[[33, 2]]), whole[[33, 2]])
-
-    def test_is_the_same_for_any_number_of_threads(self, order, smoothing, threads):
-        tokens = random_tokens(6, (50, 30))
-        model = NGram(order, VOCAB, SEPARATOR, smoothing)
-        threads(3)
-        whole = model.predict(tokens)
-        threads(1)
-        np.testing.assert_array_equal(model.predict(tokens), whole)
-
-
-@pytest.mark.parametrize(("rows", "n_threads", "parts"), [(4, 2, [2, 2]), (4, 16, [1] * 4), (5, 2, [3, 2]), (0, 2, [])])
-def test_a_few_rows_are_shared_among_the_threads(rows, n_threads, parts, threads, monkeypatch):
-    """Of a large vocabulary no more than a few are given at once; of many, a part is 16 as ever."""
-    sizes = []
-
-    def watched(tokens, *rest):
-        sizes.append(len(tokens))
-        return original(tokens, *rest)
-
-    original = ngram._predict
-    monkeypatch.setattr(ngram, "_predict", watched)
-    threads(n_threads)
-    few = random_tokens(8, (max(rows, 1), 20))[:rows]
-    together = NGram(3, VOCAB, SEPARATOR).predict(few)
-    assert sorted(sizes, reverse=True) == parts
-    one_by_one = [NGram(3, VOCAB, SEPARATOR).predict(few[i : i + 1]) for i in range(rows)]
-    np.testing.assert_array_equal(together, np.concatenate([together[:0], *one_by_one]))
-    sizes.clear()
-    NGram(3, VOCAB, SEPARATOR).predict(random_tokens(8, (16 * n_threads + 3, 5)))
-    assert max(sizes) == 16
-
-
-def test_before_any_symbol_the_symbols_are_equally_likely():
-    probs = NGram(3, VOCAB, SEPARATOR).predict(np.full((1, 9), SEPARATOR))
-    np.testing.assert_array_equal(probs[0], np.tile(uniform(), (9, 1)))
-
-
 def test_the_separator_may_be_any_token(tokens):
     """Renaming the tokens renames the columns."""
     renamed = (tokens + 2) % VOCAB
@@ -202,28 +129,6 @@ def test_the_separator_may_be_any_token(tokens):
         probs = NGram(3, VOCAB, separator, smoothing).predict(renamed)
         original = NGram(3, VOCAB, SEPARATOR, smoothing).predict(tokens)
         np.testing.assert_array_equal(np.roll(probs, -2, -1), original)
-
-
-def test_one_symbol_alphabet():
-    tokens = np.array([[0, 0, 1, 0, 0, 0, 1, 1]])
-    for order, smoothing in MODELS:
-        probs = NGram(order, 2, 1, smoothing).predict(tokens)
-        np.testing.assert_allclose(probs[0], np.tile([1.0, 0.0], (8, 1)))
-
-
-def test_no_bound_finds_a_context_of_any_length():
-    """A string of 1,500 tokens twice: in the second half only an unbounded model is always sure of the next token."""
-    rng = np.random.default_rng(0)
-    half = rng.integers(0, 2, 1500)
-    tokens = np.concatenate([half, half])[None]
-    right = {order: NGram(order, 3, 2).predict(tokens)[0, np.arange(3000), tokens[0]] for order in (5, None)}
-    assert right[None][1550:].min() >= 1 / 2
-    assert right[5][1550:].min() < 1 / 2
-
-
-def test_empty_batches():
-    assert NGram(2, VOCAB, SEPARATOR).predict(np.zeros((0, 7), int)).shape == (0, 7, VOCAB)
-    assert NGram(2, VOCAB, SEPARATOR).predict(np.zeros((3, 0), int)).shape == (3, 0, VOCAB)
 
 
 def test_small_and_foreign_integers_serve(tokens):
@@ -258,9 +163,3 @@ def test_the_defaults_are_told_apart():
 def test_what_makes_no_sense_is_refused(arguments, message):
     with pytest.raises(UserError, match=message):
         NGram(*arguments)
-
-
-@pytest.mark.parametrize("tokens", [np.zeros(3, int), np.zeros((1, 3)), np.array([[5]]), np.array([[-1]])])
-def test_tokens_of_wrong_rank_type_or_range_are_refused(tokens):
-    with pytest.raises(UserError, match="token"):
-        NGram(2, 5, 4).predict(tokens)

@@ -21,9 +21,3 @@ def test_rows_are_the_callers_own():
 def test_a_vocabulary_without_a_separator_or_symbols_is_refused(vocab_size, separator):
     with pytest.raises(UserError, match=r"separator|vocab_size"):
         Uniform(vocab_size, separator)
-
-
-@pytest.mark.parametrize("tokens", [np.zeros(3, int), np.zeros((1, 3)), np.array([[5]]), np.array([[-1]])])
-def test_tokens_of_wrong_rank_type_or_range_are_refused(tokens):
-    with pytest.raises(UserError, match="token"):
-        Uniform(5, 4).predict(tokens)

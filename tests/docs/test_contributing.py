@@ -82,7 +82,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_track(tracks, default | {"splits": TINY["splits"], "budget": {"train_tokens": 3000}})
     (folder / "architectures" / "averaging.py").write_text(example("own-mixer.md", "python"))
     (row,) = (block for kind, block in blocks(PAGE) if kind == "python")
-    cases = folder / "tests" / "architectures" / "test_all.py"
+    cases = folder / "tests" / "architectures" / "cases.py"
     text = cases.read_text(encoding="utf-8")
     assert text.count("\nCASES = {\n") == 1
     cases.write_text(text.replace("\nCASES = {\n", f"\nCASES = {{\n{row.rstrip().rstrip('`')}\n"), encoding="utf-8")

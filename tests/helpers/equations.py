@@ -1,14 +1,32 @@
-"""A mixer against its equations, written out one position or one head at a time."""
+"""A mixer against its equations, written out one position or one head at a time; and parts of them that several share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from regbench.models.mixer import Mixer
 from regbench.ops.backend import use_backend
+
+
+def convolved(conv: nn.Conv1d, x: Tensor) -> Tensor:
+    """The causal convolution of each channel, a tap at a time: (B, L, C) -> (B, L, C)."""
+    kernel = conv.weight[:, 0]
+    padded = F.pad(x, (0, 0, kernel.shape[1] - 1, 0))
+    y = torch.stack([kernel[:, i] * padded[:, i : i + x.shape[1]] for i in range(kernel.shape[1])]).sum(0)
+    return y if conv.bias is None else y + conv.bias
+
+
+def unit(x: Tensor) -> Tensor:
+    """Of length 1, with 1e-6 under the root, which the papers leave out and the authors' code has."""
+    return x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    return x * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * weight
 
 
 def check_equations(

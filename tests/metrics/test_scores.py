@@ -26,7 +26,6 @@ from regbench.metrics.scores import (
     normalized_scores,
     score,
 )
-from regbench.models.predictor import predict_in_batches
 from regbench.results import BaselineRecord, ScoreRecord
 from regbench.tasks.base import Parameters, Splits, Task, TokenIO
 from regbench.tracks import Track
@@ -99,22 +98,6 @@ def test_only_scored_positions_count(tiny: Track) -> None:
     assert score(tiny.task, test, [changed]).table() == base
     changed[test.scored] = np.eye(tiny.task.io.vocab_size)[0]
     assert score(tiny.task, test, [changed]).table() != base
-
-
-def test_batches_do_not_matter(tiny: Track) -> None:
-    test = tiny.instances("test")
-
-    class Fixed:
-        def predict(self, tokens: np.ndarray) -> np.ndarray:
-            rng = np.random.default_rng(5)
-            table = rng.dirichlet(np.ones(tiny.task.io.vocab_size), tiny.task.io.vocab_size)
-            return table[np.asarray(tokens, int)]
-
-    one = score(tiny.task, test, predict_in_batches(Fixed(), test, 1))
-    many = score(tiny.task, test, predict_in_batches(Fixed(), test, 7))
-    for metric in tiny.task.scores:
-        assert one[metric].value == pytest.approx(many[metric].value, abs=1e-12)
-        np.testing.assert_allclose(one.by_position[metric], many.by_position[metric])
 
 
 def test_standard_error_agrees_with_a_bootstrap_over_instances() -> None:
@@ -209,18 +192,6 @@ def test_a_score_over_a_group_and_the_curve_by_progress(batch: int) -> None:
     np.testing.assert_array_equal(count, [late[:, :4].sum(), late[:, 4:].sum()])
     np.testing.assert_allclose(value, [right[:, 3][late[:, 3]].mean(), right[:, 4:][late[:, 4:]].mean()])
     assert position[0] == 3
-
-
-def test_the_error_of_a_step_agrees_with_a_bootstrap_over_instances() -> None:
-    task = Halves(None)
-    instances = task.generate(Splits(1, 1, 400, 0), "test")
-    predicted = np.random.default_rng(1).dirichlet(np.ones(2), instances.tokens.shape)
-    step = score(task, instances, [predicted]).steps["token_accuracy"]
-    _, values, _ = step.curve()
-    draws = np.random.default_rng(2).integers(0, 400, (4000, 400))
-    for k, value in enumerate(values):
-        bootstrap = (step.sums[:, k][draws].sum(1) / step.counts[:, k][draws].sum(1)).std()
-        assert value.stderr == pytest.approx(bootstrap, rel=0.08)
 
 
 class Far(Halves):

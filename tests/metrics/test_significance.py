@@ -144,20 +144,6 @@ def test_either_way_round_p_is_the_same(trained: tuple[bool, bool]) -> None:
     assert there.p == pytest.approx(back.p)
 
 
-def test_instances_without_positions_say_nothing() -> None:
-    """Of a hundred instances two, five or twenty have positions. At a level of 0.05 on each side one in ten differs by chance."""
-    rng = np.random.default_rng(3)
-    for some in (2, 5, 20):
-        counts = np.zeros(100, int)
-        counts[:some] = 10
-        found = []
-        for noise in rng.normal(size=(2000, some)):
-            sums = np.append(10 * noise, np.zeros(100 - some))
-            then, now = Sample([0.0], np.zeros(100)), Sample([sums.sum() / counts.sum()], sums)
-            found.append(compare(then, now, counts, NONE, higher_is_better=True, level=0.05).p < 0.1)
-        assert 0.08 < np.mean(found) < 0.12, some
-
-
 def test_of_one_instance_nothing_is_significant() -> None:
     counts = np.array([0, 7, 0])
     change = compare(Sample([0.1], 0.1 * counts), Sample([0.9], 0.9 * counts), counts, PRIOR, higher_is_better=True)

@@ -104,15 +104,6 @@ def test_n_gram_heads_may_be_trained_with_a_bottleneck(n_symbols: int, length: i
         assert trains(Subject(mixer("lstm"), options, io)) is None
 
 
-def test_a_sequence_longer_than_an_instance_is_refused_in_one_line() -> None:
-    decoder = Bottleneck(5, torch.nn.Identity(), 8, 10)
-    outputs, inputs = torch.zeros(2, 11, 8), torch.zeros(2, 11, dtype=torch.int64)
-    with pytest.raises(
-        UserError, match="a sequence of 11 tokens is longer than the 10 positions this model has learned"
-    ):
-        decoder(outputs, inputs, decoder.init_state(2, outputs))
-
-
 @pytest.mark.parametrize("name", ["mamba", "rwkv7"])
 def test_a_stream_longer_than_an_instance_is_refused_in_one_line(name: str) -> None:
     one: Any = model(name)

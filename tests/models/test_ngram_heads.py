@@ -15,12 +15,12 @@ from regbench.checks.training import overfits
 from regbench.models.backbone import StreamState, held_bytes
 from regbench.models.build import build, resolve_options
 from regbench.models.model import Model, parameter_count
-from regbench.models.ngram_heads import NGramHead, NGramHeads
+from regbench.models.ngram_heads import NGramHead
 from regbench.ops.ngram import NGramIndex, ngram_head
 from regbench.tasks.base import TokenIO
 from regbench.utils import registry
 from regbench.utils.errors import UserError
-from tests.helpers.mixers import MIXERS, SOME_MIXERS
+from tests.helpers.mixers import SOME_MIXERS
 
 IO = TokenIO(vocab_size=5, separator=4, max_length=48, names=("a", "b", "c", "d", "|"))
 D = 16
@@ -95,15 +95,6 @@ def held(model: Model, stream: list[int]) -> list[StreamState]:
     return states
 
 
-@pytest.mark.parametrize("name", MIXERS)
-def test_the_state_held_is_the_state_stated(name: str) -> None:
-    model = make(name).eval()
-    stated, live = model.state_bytes(), [state.state_bytes() for state in held(model, [0, 1, 2])]
-    if name == "based":  # its window is not full yet
-        live = [state.state_bytes() for state in held(model, [0] * 2 * model.options.window)][-3:]  # type: ignore[arg-type, operator]
-    assert live == [stated] * 3 or (stated is None and live[0] < live[2] and live == sorted(live))
-
-
 @pytest.mark.parametrize(
     ("name", "settings"),
     [("lstm", {"ngram_heads": [1, 2]}), ("transformer", {"extra_ngram_heads": [1, 2]})],
@@ -125,21 +116,6 @@ def test_the_streams_state_grows_with_distinct_ngrams_only(name: str, settings: 
     assert held_bytes(held(model, [0, 1, 2] * 10 + [3, 0, 0])[-1].ngram_sums()) > sizes[-1]
 
 
-def test_the_papers_two_places_and_repeated_orders() -> None:
-    """Table 1(b): NGH(1,1,1) after blocks 1 and 23 of 24, with MLPs: 12 D^2 parameters each, besides norms."""
-    same = str(Path(__file__).parent / "same_mixer.py")
-    settings: dict[str, object] = {"ngram_heads": [1, 1, 1], "ngram_after": [1, 23], "ngram_mlp": True}
-    model = make(same, n_layers=24, **settings)
-    assert list(model.ngram_heads) == ["1", "23"]  # type: ignore[arg-type]
-    assert parameter_count(model) - parameter_count(make(same, n_layers=24)) == 2 * (12 * D * D + 4 * 2 * D)
-
-
-def test_a_mixer_without_a_recurrent_form_says_so() -> None:
-    model = make(str(Path(__file__).parent / "same_mixer.py"))
-    with pytest.raises(UserError, match="Same has no recurrent form to stream by"):
-        model.init_state(1)  # type: ignore[operator]
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -153,18 +129,3 @@ def test_a_mixer_without_a_recurrent_form_says_so() -> None:
 def test_wrong_places_and_orders_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         make("lstm", **settings)
-
-
-def test_a_whole_model_takes_none() -> None:
-    class Whole(Model):
-        pass
-
-    with pytest.raises(UserError, match="Whole is a whole model"):
-        build(Whole, resolve_options(Whole, {"ngram_heads": [1]}), IO)
-
-
-def test_gradients_flow_through_a_sequence_of_heads() -> None:
-    torch.manual_seed(0)
-    heads = NGramHeads(4, (1, 2), mlp=True).double()
-    tokens, x = torch.randint(2, (1, 12)), torch.randn(1, 12, 4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda v: heads(v, NGramIndex(tokens)), (x,))

@@ -123,18 +123,6 @@ def test_canon_is_what_the_paper_writes() -> None:
         torch.testing.assert_close(block(x), written_out())
 
 
-def test_canon_with_weights_of_zero_is_the_plain_block() -> None:
-    plain, canon = make(Strangers), make(Strangers, short_conv=4, canon=True)
-    canon.load_state_dict(plain.state_dict(), strict=False)
-    tokens = torch.randint(4, (2, 12))
-    assert not torch.allclose(canon(tokens), plain(tokens), atol=1e-4)
-    with torch.no_grad():
-        for name, weight in canon.named_parameters():
-            if name not in plain.state_dict():
-                weight.zero_()
-    torch.testing.assert_close(canon(tokens), plain(tokens), rtol=0, atol=0)
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize("name", [*MIXERS, "a stranger's"])
 def test_streams_of_every_architecture(name: str) -> None:
@@ -151,18 +139,6 @@ def test_streams_of_every_architecture(name: str) -> None:
     assert parameter_count(with_it) - parameter_count(without) == 2 * channels * 4
     if without.state_bytes() is not None:
         assert with_it.state_bytes() - without.state_bytes() == 2 * 4 * channels * 3
-
-
-@pytest.mark.parametrize("name", MIXERS)
-def test_none_is_the_default_and_leaves_every_model_as_it_was(name: str) -> None:
-    """No tensor more, and no random number more. Of a model with one, all else begins with other numbers or the same."""
-    cls = registry.load(registry.ARCHITECTURE, name)
-    model: Model = make(cls, d_model=16, n_heads=4)
-    after = torch.rand(1)
-    again: Model = make(cls, d_model=16, n_heads=4, short_conv=0)
-    assert torch.equal(after, torch.rand(1))
-    assert not any("short_conv" in key for key in model.state_dict())
-    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values(), strict=True))
 
 
 def test_bad_input_is_refused_in_one_line() -> None:

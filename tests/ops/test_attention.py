@@ -11,7 +11,6 @@ from torch import Tensor
 from regbench.ops.attention import OP, attention
 from regbench.ops.backend import use_backend
 from regbench.utils.errors import UserError
-from tests.helpers.tensors import assert_same_bits_for_any_threads
 
 
 def everything(inputs: list[Tensor], backend: str, window: int = 0) -> list[Tensor]:
@@ -85,11 +84,6 @@ def test_narrow_heads_in_float32_are_as_exact_as_pytorch(length: int, scale: flo
         assert (ours - right).abs().max().item() <= 4 * error + least
 
 
-def test_narrow_heads_give_the_same_bits_for_any_number_of_threads() -> None:
-    inputs = leaves(2, 3, 50, (8, 8), torch.float32)
-    assert_same_bits_for_any_threads(lambda: everything(inputs, "cpu"), (1, 2, 5, 64))
-
-
 def test_what_is_no_number_reaches_the_positions_that_read_it() -> None:
     reached = []
     for place in range(3):
@@ -101,31 +95,6 @@ def test_what_is_no_number_reaches_the_positions_that_read_it() -> None:
     assert torch.equal(reached[1], (positions >= 20)[:, None].expand(40, 8))
     assert reached[2][20:, 3].all()
     assert not reached[2][:, :3].any()
-
-
-def test_uniform_scores_average_the_past() -> None:
-    v = torch.randn(1, 1, 6, 4)
-    zero = torch.zeros(1, 1, 6, 4)
-    expected = v.cumsum(2) / torch.arange(1, 7)[:, None]
-    for backend in ("cpu", "torch", "naive"):
-        torch.testing.assert_close(attention(zero, zero, v, backend=backend), expected)
-
-
-def test_what_ran_is_recorded_and_no_other_is_taken() -> None:
-    x = torch.randn(1, 1, 3, 2)
-    with use_backend("naive") as ran:
-        attention(x, x, x)
-    assert ran == {"attention": "naive"}
-    with use_backend("auto") as ran:
-        attention(x, x, x)
-    assert ran == {"attention": "cpu"}
-    with use_backend("auto") as ran:
-        attention(*(3 * [x.bfloat16()]))
-    assert ran == {"attention": "torch"}
-    with pytest.raises(
-        UserError, match="^attention has no backend 'fused'; known: cpu, flash-attn, naive, torch, triton$"
-    ):
-        attention(x, x, x, backend="fused")
 
 
 def test_the_kernels_of_our_own_run_when_asked_for_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,8 +133,3 @@ def test_what_rounds_is_refused_where_a_model_cannot_bear_it(monkeypatch: pytest
         with use_backend("auto") as ran:
             OP.choose("flash-attn", cuda, dtype, exact=exact)
         assert ran == {"attention": "flash-attn"}
-
-
-def test_shapes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(UserError, match=r"attention: k should have shape \(1, 1, 3, 2\), but has"):
-        attention(torch.zeros(1, 1, 3, 2), torch.zeros(1, 1, 4, 2), torch.zeros(1, 1, 4, 2))

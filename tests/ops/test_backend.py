@@ -59,19 +59,6 @@ def test_what_cannot_run_is_refused(backend: str, message: str) -> None:
         OP.choose(backend, CPU)
 
 
-def test_a_backend_for_each_op_leaves_the_others_to_auto() -> None:
-    q = torch.randn(1, 1, 3, 2)
-    for backend, ran in (
-        ("attention=naive", {"attention": "naive", "example": "fast"}),
-        ("example=naive, attention=auto", {"attention": "cpu", "example": "naive"}),
-        ("attention=torch,example=fast", {"attention": "torch", "example": "fast"}),
-    ):
-        with use_backend(backend) as record:
-            OP.choose("auto", CPU)
-            attention(q, q, q)
-        assert record == ran
-
-
 @pytest.mark.parametrize(
     ("backend", "message"),
     [

@@ -162,8 +162,9 @@ class TestHandedOver:
     @pytest.mark.parametrize("left_out", [0, 1, 2])
     def test_selective_scan(self, length: int, left_out: int) -> None:
         """Without an initial state, without a skip connection too, and with both."""
-        inputs = scan_inputs(length)[: 7 - left_out]
-        found = everything(function_of(SELECTIVE_SCAN, "mamba-ssm"), inputs, torch.float32)
+        inputs, missing = scan_inputs(length)[: 7 - left_out], [None] * left_out
+        implementation = function_of(SELECTIVE_SCAN, "mamba-ssm")
+        found = everything(lambda *i: implementation(*i, *missing), inputs, torch.float32)
         expected = everything(lambda *i: selective_scan(*i, backend="naive"), inputs, torch.float64)
         close(found, expected, 5e-6)
 
@@ -182,7 +183,7 @@ class TestHandedOver:
         exact, exact_final = selective_scan(*(tensor.float() for tensor in half), backend="naive")
         assert (y.dtype, final.dtype) == (torch.bfloat16, torch.float32)
         close([y, final], [exact.bfloat16(), exact_final], 1e-2)
-        y, final = implementation(*(tensor[:, :0] if tensor.dim() == 3 else tensor for tensor in half[:6]))
+        y, final = implementation(*(tensor[:, :0] if tensor.dim() == 3 else tensor for tensor in half[:6]), None)
         assert (y.shape, final.shape) == ((2, 0, 6), (2, 6, 5))
         with pytest.raises(
             UserError, match="backend 'mamba-ssm' of selective_scan takes a state of up to 256, not 257"

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import pydantic
 import pytest
 
-from baselines.ngram import NGram
-from baselines.oracle import Oracle
 from regbench.data.instances import Instances
-from regbench.metrics.scores import Scores, score
-from regbench.models.predictor import Baseline, predict_in_batches
+from regbench.metrics.scores import score
 from regbench.tasks.associative_recall import AssociativeRecall, AssociativeRecallParameters
 from regbench.tasks.base import Splits
 from regbench.utils.errors import UserError
-from tests.helpers.definitions import assert_refused
 
-PAPER = AssociativeRecall(AssociativeRecallParameters())
 SMALL = AssociativeRecall(AssociativeRecallParameters(n_keys=4, n_values=5, n_pairs=12))
 SPLITS = Splits(train=60, validation=10, test=30, seed=0)
 CROWDED = AssociativeRecall(AssociativeRecallParameters(n_keys=2, n_values=4, n_pairs=6))  # 16 maps in all
@@ -42,10 +34,6 @@ def read_slowly(names: list[str]) -> list[int]:
         before = [j for j in range(i) if pairs[j][0] == key]
         found += [-1, i - max(before) - 1 if before else -1]
     return [*found[:-2], -1, *found[-2:]]  # the query stands before the last pair
-
-
-def scores_of(baseline: Baseline, task: AssociativeRecall, instances: Instances) -> Scores:
-    return score(task, instances, predict_in_batches(baseline, instances))
 
 
 def test_the_example_of_the_module() -> None:
@@ -93,13 +81,6 @@ def test_instances_are_what_the_definition_says(parameters: dict[str, int]) -> N
             assert expected[t] < 0 or task.io.names[truth[row, t].argmax()] == name
 
 
-def test_the_papers_vocabulary_and_length() -> None:
-    assert PAPER.io.vocab_size == 40
-    assert PAPER.io.max_length == 382 + 3
-    assert PAPER.io.names[:20] == (*"abcdefghijklmnopqrs", "0")
-    assert PAPER.io.names[-3:] == ("18", "?", "|")
-
-
 def test_every_token_has_a_name_of_its_own() -> None:
     largest = AssociativeRecall(AssociativeRecallParameters(n_keys=4096, n_values=4096)).io
     assert len(set(largest.names)) == len(largest.names) == largest.vocab_size
@@ -121,12 +102,6 @@ def test_keys_and_values_are_uniform() -> None:
     assert abs(twice - 0.5) < 5 * np.sqrt(0.25 / both.sum())  # each key alike, however often it stood there
 
 
-def test_no_instance_shares_its_map_with_another() -> None:
-    found = [PAPER.identities(PAPER.generate(SPLITS, s)) for s in ("train", "validation", "test")]
-    flat = [identity for split in found for identity in split]
-    assert len(set(flat)) == len(flat) == 100
-
-
 def test_where_maps_are_few_all_are_found() -> None:
     splits = Splits(train=7, validation=4, test=5, seed=3)
     found = {s: CROWDED.identities(CROWDED.generate(splits, s)) for s in ("test", "validation", "train")}
@@ -146,61 +121,6 @@ def test_too_few_maps_is_said(split: str) -> None:
     ) as said:
         CROWDED.generate(Splits(train=8, validation=4, test=5, seed=3), split)
     assert "\n" not in str(said.value)
-
-
-@pytest.mark.parametrize(
-    "task", [PAPER, AssociativeRecall(AssociativeRecallParameters(n_keys=3, n_values=6, n_pairs=9))]
-)
-def test_other_splits_stay_when_training_grows(task: AssociativeRecall) -> None:
-    larger = Splits(train=90, validation=10, test=30, seed=0)
-    for split in ("validation", "test"):
-        assert task.generate(larger, split).fingerprint == task.generate(SPLITS, split).fingerprint
-    np.testing.assert_array_equal(task.generate(larger, "train").tokens[:60], task.generate(SPLITS, "train").tokens)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"n_keys": 1}, "greater than or equal to 2"),
-        ({"n_values": 1}, "greater than or equal to 2"),
-        ({"n_pairs": 0}, "greater than or equal to 1"),
-        ({"n_keys": 4097}, "less than or equal to 4096"),
-        ({"n_values": 1.5}, "valid integer"),
-        ({"keys": 3}, "Extra inputs"),
-    ],
-)
-def test_impossible_parameters_are_refused_in_one_line(fields: dict[str, float], message: str, tmp_path: Path) -> None:
-    with pytest.raises(pydantic.ValidationError, match=message):
-        AssociativeRecallParameters(**fields)  # type: ignore[arg-type]
-    assert_refused("associative_recall", fields, next(iter(fields)), "final_accuracy", tmp_path)
-
-
-@pytest.mark.parametrize("task", [PAPER, SMALL])
-def test_a_2_gram_recalls_and_a_unigram_guesses(task: AssociativeRecall) -> None:
-    """Only its value has followed a key, so back-off gives it half of the mass or more. The other half goes to what else was
-    shown: to one token, the key, where that is the only one yet. Of such equal halves the first counts, and it is the key's.
-    """
-    io, instances = task.io, task.generate(Splits(train=1, validation=1, test=200, seed=0), "test")
-    tokens = instances.tokens
-    twice = tokens[:, 0] == tokens[:, 2]
-    thrice = twice & (tokens[:, 0] == tokens[:, 4])  # "7 a" has been followed once, then, and "a" twice
-    assert twice.any()
-    for order, equal_halves in ((2, twice.sum()), (3, twice.sum() + thrice.sum())):
-        scores = scores_of(NGram(order, io.vocab_size, io.separator), task, instances)
-        assert scores["final_accuracy"].value == 1.0
-        assert scores["final_accuracy"].stderr == 0.0
-        expected = 1.0 - float(equal_halves / instances.scored.sum())
-        assert scores["token_accuracy"].value == pytest.approx(expected, abs=1e-12)
-    scores = scores_of(NGram(1, io.vocab_size, io.separator), task, instances)
-    commonest = np.array([np.bincount(row[:-1]).argmax() for row in tokens])
-    assert scores["final_accuracy"].value == pytest.approx(np.mean(commonest == tokens[:, -1]), abs=1e-12)
-
-
-def test_the_truth_is_certain() -> None:
-    instances = PAPER.generate(SPLITS, "test")
-    scores = scores_of(Oracle(PAPER, instances), PAPER, instances)
-    assert [scores[name].value for name in PAPER.scores] == [1.0, 1.0, 0.0]
-    assert PAPER.scores[0] == PAPER.main_score
 
 
 def test_the_curve_shows_for_how_long_one_remembers() -> None:

@@ -147,22 +147,6 @@ def test_predictors_are_compared_over_problems(folder: Path, tmp_path: Path) -> 
     assert change.freedom == pytest.approx(7)
 
 
-def test_splits_share_no_document(task: Classification, made: dict[str, Instances]) -> None:
-    found = {split: set(task.identities(instances)) for split, instances in made.items()}
-    assert all(len(documents) > 2 for documents in found.values())
-    assert not found["train"] & found["test"]
-    assert not (found["train"] | found["test"]) & found["validation"]
-
-
-def test_it_draws_otherwise_for_another_seed_and_the_same_for_a_larger_training_split(
-    task: Classification, made: dict[str, Instances]
-) -> None:
-    larger = Splits(train=400, validation=24, test=48, seed=0)
-    assert task.generate(larger, "test").fingerprint == made["test"].fingerprint
-    assert (task.generate(larger, "train").tokens[:60] == made["train"].tokens).all()
-    assert task.generate(Splits(60, 24, 48, seed=1), "test").fingerprint != made["test"].fingerprint
-
-
 def test_a_problem_that_does_not_fill_its_queries(task: Classification, made: dict[str, Instances]) -> None:
     few = task.generate(Splits(train=1, validation=24, test=45, seed=0), "test")
     assert (few.tokens == made["test"].tokens[:45]).all()

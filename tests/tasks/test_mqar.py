@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from pathlib import Path
 
 import numpy as np
-import pydantic
 import pytest
 
-from baselines.oracle import Oracle
 from regbench.data.instances import Instances
-from regbench.metrics.scores import score, score_chance
-from regbench.models.predictor import predict_in_batches
+from regbench.metrics.scores import score_chance
 from regbench.tasks.base import Splits
 from regbench.tasks.mqar import MQAR, MQARParameters, slot_weights
 from regbench.utils.errors import UserError
-from tests.helpers.definitions import assert_refused
 
 SMALL = MQAR(MQARParameters(vocabulary=20, n_pairs=3, n_queries=5, length=24, power=0.5))
-SPLITS = Splits(train=60, validation=10, test=30, seed=0)
 
 
 def test_the_example_of_the_module() -> None:
@@ -113,25 +107,6 @@ def test_keys_values_and_queries_are_uniform() -> None:
         np.testing.assert_allclose(share, 1 / n, atol=5 * np.sqrt(1 / n / tokens.size))
 
 
-def test_the_defaults_are_the_papers_hardest_setting() -> None:
-    p = MQARParameters()
-    assert (p.vocabulary, p.n_pairs, p.n_queries, p.length) == (8192, 64, 64, 512)
-    assert (p.n_keys, p.n_slots) == (4095, 192)
-    io = MQAR(p).io
-    assert (len(set(io.names)), io.vocab_size, io.separator, io.max_length) == (8192, 8192, 8191, 512)
-
-
-def test_splits_share_no_pairs_and_stay_when_training_grows() -> None:
-    found = {s: SMALL.identities(SMALL.generate(SPLITS, s)) for s in ("train", "validation", "test")}
-    held_out = found["test"] + found["validation"]
-    assert len(set(held_out)) == len(held_out) == 40
-    assert not set(held_out) & set(found["train"])
-    larger = Splits(train=90, validation=10, test=30, seed=0)
-    for split in ("validation", "test"):
-        assert SMALL.generate(larger, split).fingerprint == SMALL.generate(SPLITS, split).fingerprint
-    np.testing.assert_array_equal(SMALL.generate(larger, "train").tokens[:60], SMALL.generate(SPLITS, "train").tokens)
-
-
 def test_too_few_pairs_are_refused() -> None:
     few = MQAR(MQARParameters(vocabulary=5, n_pairs=1, n_queries=1, length=4))  # two keys, two values
     with pytest.raises(UserError, match="too few distinct lists of pairs"):
@@ -149,26 +124,3 @@ def test_chance_is_one_of_the_values_of_the_pairs() -> None:
     drawn = pairs[np.arange(400), np.random.default_rng(0).integers(3, size=400)]
     hit = (instances.tokens == drawn[:, None])[instances.scored]
     assert hit.mean() == pytest.approx(1 / 3, abs=0.04)
-
-
-def test_the_oracle_has_every_value() -> None:
-    test = SMALL.generate(SPLITS, "test")
-    table = score(SMALL, test, predict_in_batches(Oracle(SMALL, test), test)).table()
-    assert {name: found.value for name, found in table.items()} == {"token_accuracy": 1.0, "nll": 0.0}
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"vocabulary": 20, "n_pairs": 10}, r"n_pairs \(10\) is larger than the 9 keys of a vocabulary of 20"),
-        ({"n_pairs": 64, "length": 254}, r"length \(254\) is too short: 64 pairs and 64 queries take 256"),
-        ({"length": 511}, "multiple of 2"),
-        ({"power": 0}, "greater than 0"),
-        ({"power": 1.5}, "less than or equal to 1"),
-        ({"pairs": 3}, "did you mean 'n_pairs'"),
-    ],
-)
-def test_impossible_parameters_are_refused_in_one_line(fields: dict[str, float], message: str, tmp_path: Path) -> None:
-    with pytest.raises(pydantic.ValidationError):
-        MQARParameters(**fields)  # type: ignore[arg-type]
-    assert_refused("mqar", fields, message, "token_accuracy", tmp_path)

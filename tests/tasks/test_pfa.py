@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pydantic
 import pytest
 
 from regbench.tasks.base import Splits
@@ -68,25 +67,6 @@ def test_scored_are_the_symbols_but_the_first() -> None:
     assert (instances.tokens[~real] == SMALL.io.separator).all()
 
 
-def test_splits_share_no_automaton() -> None:
-    found = [SMALL.identities(SMALL.generate(SPLITS, s)) for s in ("train", "validation", "test")]
-    flat = [identity for split in found for identity in split]
-    assert len(set(flat)) == len(flat) == 450
-
-
-def test_other_splits_stay_when_training_grows() -> None:
-    larger = Splits(train=900, validation=50, test=100, seed=0)
-    for split in ("validation", "test"):
-        assert SMALL.generate(larger, split).fingerprint == SMALL.generate(SPLITS, split).fingerprint
-    np.testing.assert_array_equal(
-        SMALL.generate(larger, "train")[:300].tokens, SMALL.generate(SPLITS, "train").tokens[:, : larger_width()]
-    )
-
-
-def larger_width() -> int:
-    return int(SMALL.generate(SPLITS, "train").lengths.max())
-
-
 def test_too_few_automata_is_said() -> None:
     tiny = PFA(
         PFAParameters(
@@ -95,24 +75,6 @@ def test_too_few_automata_is_said() -> None:
     )
     with pytest.raises(UserError, match="too few distinct automata: 4 found where 100"):
         tiny.generate(Splits(train=1, validation=1, test=100, seed=0), "test")
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("max_states", 3, "min_states \\(4\\) is above max_states \\(3\\)"),
-        ("max_alphabet", 19, "above n_symbols"),
-        ("min_edges", 4, "is more than the other states"),
-        ("n_symbols", 0, "greater than or equal to 2"),
-        ("states", 3, "Extra inputs"),
-        ("max_edges", 10**23, "less than or equal to 126"),
-        ("max_length", 10**11, "come to 2,000,000,000,019 tokens; the most is 1,048,576"),
-        ("max_strings", 10**11, "come to 5,099,999,999,999 tokens"),
-    ],
-)
-def test_impossible_parameters_are_refused(field: str, value: int, message: str) -> None:
-    with pytest.raises(pydantic.ValidationError, match=message):
-        PFAParameters(**{field: value})
 
 
 def test_show_has_the_automaton_and_the_strings() -> None:

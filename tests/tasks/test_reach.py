@@ -6,7 +6,6 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-import pydantic
 import pytest
 
 from baselines.oracle import Oracle
@@ -20,7 +19,7 @@ from regbench.tasks._reach import DrawnReachTask, _apportion
 from regbench.tasks.base import Splits
 from regbench.tasks.copying import Copying
 from regbench.tasks.distance import Distance
-from regbench.tasks.long_automata import LongAutomata, LongAutomataParameters
+from regbench.tasks.long_automata import LongAutomata
 from regbench.tasks.modular_arithmetic import ModularArithmetic
 from regbench.tasks.pfa import PFA, PFAParameters
 from regbench.tasks.recall_pairs import RecallPairs
@@ -310,37 +309,10 @@ def test_shares_are_kept_exactly() -> None:
     assert Counter(kinds.tolist()) == {3: 30, 6: 10}
 
 
-@pytest.mark.parametrize(
-    ("cls", "parameters", "said"),
-    [
-        (Copying, {"sizes": [4, 4]}, "sizes and then beyond must ascend: 4, 4"),
-        (Copying, {"sizes": [4], "beyond": [3]}, "must ascend: 4, 3"),
-        (Copying, {"sizes": [4, 8], "shares": [1]}, "there are 2 sizes and 1 shares"),
-        (Copying, {"sizes": []}, "at least 1 item"),
-        (RecallPairs, {"n_keys": 64}, "192 pairs need as many keys; n_keys is 64"),
-        (StateWalk, {"groups": ["s33"]}, "unknown group 's33'"),
-        (StateWalk, {"groups": ["s3", "s3"]}, "a group is given twice: s3, s3"),
-        (ModularArithmetic, {"sizes": [1, 2], "brackets": True}, "the smallest size is 2"),
-        (ModularArithmetic, {"shares": [1] * 4}, "there are no shares"),
-        (StateWalk, {"shares": [1] * 6}, "there are no shares"),
-        (LongAutomata, {"floor": [0.5]}, "must have a number for each of the 6 sizes"),
-        (LongAutomata, {"floor": [1.0] * 6}, "below its ceiling"),
-    ],
-)
-def test_bad_parameters_are_told(cls: Any, parameters: dict[str, Any], said: str) -> None:
-    with pytest.raises(pydantic.ValidationError) as error:
-        cls.Parameters(**{**({"ceiling": [0.9] * 6} if cls is LongAutomata else {}), **parameters})
-    assert said in str(error.value)
-
-
 def test_too_few_distinct_strings_are_refused() -> None:
     task = made(Copying, {"sizes": (1,), "beyond": (2,), "n_symbols": 2})
     with pytest.raises(UserError, match="too few distinct instances"):
         task.generate(SPLITS, "train")
-
-
-def test_a_default_scale_is_there_for_every_size() -> None:
-    assert len(LongAutomataParameters().floor) == len(LongAutomataParameters().tested)
 
 
 @pytest.mark.parametrize(

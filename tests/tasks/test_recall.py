@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import pydantic
 import pytest
 
-from baselines.oracle import Oracle
 from regbench.data.instances import Instances
-from regbench.metrics.scores import score
-from regbench.models.predictor import predict_in_batches
 from regbench.tasks.base import Splits
 from regbench.tasks.recall import Recall, RecallParameters
 from regbench.utils.errors import UserError
-from tests.helpers.definitions import assert_refused
 
 SPLITS = Splits(train=60, validation=10, test=30, seed=0)
 PLAIN = {"key_tokens": 6, "value_tokens": 5, "n_keys": 4, "length": 40}
@@ -100,34 +93,6 @@ def test_keys_values_and_noise_are_uniform() -> None:
         np.testing.assert_allclose(share, 1 / n, atol=5 * np.sqrt(1 / n / tokens.size))
 
 
-def test_a_longer_instance_has_pairs_to_its_end() -> None:
-    assert set(task_of(PLAIN).generate(SPLITS, "train").lengths) == {40}
-    lengths = task_of(FUZZY).generate(SPLITS, "train").lengths
-    assert 34 < lengths.min() < lengths.max() <= 40
-
-
-@pytest.mark.parametrize("parameters", [PLAIN, FUZZY, MEMORY])
-def test_splits_share_no_instance_and_stay_when_training_grows(parameters: dict[str, object]) -> None:
-    task = task_of(parameters)
-    found = {s: task.identities(task.generate(SPLITS, s)) for s in ("train", "validation", "test")}
-    held_out = found["test"] + found["validation"]
-    assert len(set(held_out)) == len(held_out) == 40
-    assert not set(held_out) & set(found["train"])
-    larger = Splits(train=90, validation=10, test=30, seed=0)
-    for split in ("validation", "test"):
-        assert task.generate(larger, split).fingerprint == task.generate(SPLITS, split).fingerprint
-    assert task.identities(task.generate(larger, "train"))[:60] == found["train"]
-
-
-def test_another_seed_has_another_map() -> None:
-    maps = []
-    for seed in (0, 1):
-        instances = task_of(MEMORY).generate(Splits(train=60, validation=10, test=30, seed=seed), "train")
-        maps.append({(int(a), int(b)) for row in instances.tokens for a, b in row.reshape(-1, 2)})
-    assert [len(pairs) for pairs in maps] == [6, 6]
-    assert maps[0] != maps[1]
-
-
 def test_fresh_instances_have_the_map_of_the_splits() -> None:
     """A model has learned this map: about another one it could know nothing."""
     task = task_of(MEMORY)
@@ -147,37 +112,3 @@ def test_too_few_instances_are_refused() -> None:
     few = {"key_tokens": 2, "value_tokens": 2, "n_keys": 2, "one_map": True, "length": 4}
     with pytest.raises(UserError, match="too few distinct instances"):
         task_of(few).generate(SPLITS, "test")  # two orders of two keys
-
-
-def test_the_oracle_has_every_value() -> None:
-    task = task_of(BOTH)
-    test = task.generate(SPLITS, "test")
-    table = score(task, test, predict_in_batches(Oracle(task, test), test)).table()
-    assert {name: found.value for name, found in table.items()} == {"token_accuracy": 1.0, "nll": 0.0}
-
-
-def test_the_share_of_noise_is_told() -> None:
-    task = task_of(NOISY)
-    instances = task.generate(SPLITS, "test")
-    assert task.statistics(instances)["noise_share"] == pytest.approx(0.3, abs=0.1)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"n_keys": 9}, r"n_keys \(9\) is larger than key_tokens \(8\)"),
-        ({"noise_percent": 20}, r"noise_percent \(20\) and noise_tokens \(0\) must both be 0 or both be larger"),
-        ({"noise_tokens": 2}, "must both be 0"),
-        (
-            {"longest_key": 3, "longest_value": 3, "length": 11},
-            r"length \(11\) is too short: two of the longest pairs take 12",
-        ),
-        ({"one_map": True, "length": 17}, r"length \(17\) is too long: with one_map no key occurs twice"),
-        ({"noise_percent": 100, "noise_tokens": 1}, "less than or equal to 99"),
-        ({"noise": 2}, "unknown key 'noise'"),
-    ],
-)
-def test_impossible_parameters_are_refused_in_one_line(fields: dict[str, object], message: str, tmp_path: Path) -> None:
-    with pytest.raises(pydantic.ValidationError):
-        task_of(fields)
-    assert_refused("recall", fields, message, "token_accuracy", tmp_path)

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
-import pydantic
 import pytest
 
-from baselines.oracle import Oracle
-from regbench.metrics.scores import score
-from regbench.models.predictor import predict_in_batches
 from regbench.tasks.base import Splits
 from regbench.tasks.selective_copying import SelectiveCopying, SelectiveCopyingParameters
-from tests.helpers.definitions import assert_refused
 
 SMALL = SelectiveCopying(SelectiveCopyingParameters(n_symbols=4, n_copied=4, length=14))
 SPLITS = Splits(train=60, validation=10, test=30, seed=0)
@@ -81,36 +75,3 @@ def test_before_symbols_each_blank_has_one_of_them() -> None:
             np.testing.assert_allclose(gaps.mean(0), 223 / 16, atol=5 * 3.6 / 2000**0.5)
     assert spread["before_symbols"] == pytest.approx((223 / 16 * 15 / 16) ** 0.5, rel=0.02)
     assert spread["anywhere"] == pytest.approx(12.7, rel=0.02)
-
-
-def test_splits_share_no_instance_and_stay_when_training_grows() -> None:
-    found = {s: SMALL.identities(SMALL.generate(SPLITS, s)) for s in ("train", "validation", "test")}
-    held_out = found["test"] + found["validation"]
-    assert len(set(held_out)) == len(held_out) == 40
-    assert not set(held_out) & set(found["train"])
-    larger = Splits(train=90, validation=10, test=30, seed=0)
-    for split in ("validation", "test"):
-        assert SMALL.generate(larger, split).fingerprint == SMALL.generate(SPLITS, split).fingerprint
-    assert SMALL.identities(SMALL.generate(larger, "train"))[:60] == found["train"]
-
-
-def test_the_oracle_has_every_symbol() -> None:
-    test = SMALL.generate(SPLITS, "test")
-    table = score(SMALL, test, predict_in_batches(Oracle(SMALL, test), test)).table()
-    assert {name: found.value for name, found in table.items()} == {"token_accuracy": 1.0, "nll": 0.0}
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"n_copied": 16, "length": 32}, r"length \(32\) is too short: 16 symbols and their copy take 33"),
-        ({"n_symbols": 1}, "greater than or equal to 2"),
-        ({"n_copied": 0}, "greater than or equal to 1"),
-        ({"n_copies": 3}, "did you mean 'n_copied'"),
-        ({"places": "end"}, "'anywhere' or 'before_symbols'"),
-    ],
-)
-def test_impossible_parameters_are_refused_in_one_line(fields: dict[str, int], message: str, tmp_path: Path) -> None:
-    with pytest.raises(pydantic.ValidationError):
-        SelectiveCopyingParameters(**fields)
-    assert_refused("selective_copying", fields, message, "token_accuracy", tmp_path)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from pathlib import Path
-
 import numpy as np
-import pydantic
 import pytest
 
 from baselines.oracle import Oracle
@@ -17,7 +13,6 @@ from regbench.models.predictor import predict_in_batches
 from regbench.tasks.base import Splits
 from regbench.tasks.state_tracking import GROUPS, StateTracking, StateTrackingParameters, group_table
 from regbench.utils.errors import UserError
-from tests.helpers.definitions import assert_refused
 
 SPLITS = Splits(train=60, validation=10, test=30, seed=0)
 SMALL = StateTracking(StateTrackingParameters(groups=("parity", "s3", "z5"), length=12, test_length=40))
@@ -133,12 +128,6 @@ def test_every_group_is_one(name: str) -> None:
             assert table[table[a, b], c] == table[a, table[b, c]]
 
 
-@pytest.mark.parametrize("name", ["s3", "a5"])
-def test_symmetric_groups_do_not_commute(name: str) -> None:
-    table = group_table(name)
-    assert not np.array_equal(table, table.T)
-
-
 def test_symbols_and_states_are_uniform() -> None:
     task = task_of("s3", "parity", length=24, test_length=25)
     instances = task.generate(Splits(train=4000, validation=1, test=1, seed=2), "train")
@@ -201,41 +190,7 @@ def test_chance_is_one_of_the_states_of_the_group() -> None:
     assert hit.mean() == pytest.approx(chance["token_accuracy"].value, abs=0.03)
 
 
-def test_no_two_splits_share_an_instance() -> None:
-    found = {s: SMALL.identities(SMALL.generate(SPLITS, s)) for s in ("train", "validation", "test")}
-    assert len(set(found["test"])) == 30
-    assert len(set(found["validation"])) == 10
-    for one, other in itertools.combinations(found.values(), 2):
-        assert not set(one) & set(other)
-
-
-def test_other_splits_stay_when_training_grows() -> None:
-    larger = Splits(train=90, validation=10, test=30, seed=0)
-    for split in ("validation", "test"):
-        assert SMALL.generate(larger, split).fingerprint == SMALL.generate(SPLITS, split).fingerprint
-    np.testing.assert_array_equal(SMALL.generate(larger, "train").tokens[:60], SMALL.generate(SPLITS, "train").tokens)
-
-
 def test_too_few_walks_are_refused() -> None:
     with pytest.raises(UserError, match="too few distinct walks") as said:
         task_of("parity", length=2, test_length=3).generate(Splits(train=1, validation=1, test=500, seed=0), "test")
     assert "\n" not in str(said.value)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"groups": ["parity", "s6"]}, "unknown group 's6'; known: parity, z3 to z64, s3, s4, s5, a4"),
-        ({"groups": ["party"]}, "unknown group 'party'; did you mean 'parity'"),
-        ({"groups": ["a5-swap"]}, "unknown group 'a5-swap'; did you mean 's5-swaps'"),
-        ({"groups": []}, "at least 1 item"),
-        ({"groups": ["s3", "s3"]}, "a group is given twice: s3, s3"),
-        ({"length": 64, "test_length": 64}, r"test_length \(64\) must be larger than length \(64\)"),
-        ({"length": 1}, "greater than or equal to 2"),
-        ({"lenght": 3}, "did you mean 'length'"),
-    ],
-)
-def test_impossible_parameters_are_refused_in_one_line(fields: dict[str, object], message: str, tmp_path: Path) -> None:
-    with pytest.raises(pydantic.ValidationError):
-        StateTrackingParameters(**fields)  # type: ignore[arg-type]
-    assert_refused("state_tracking", fields, message, "longer_accuracy", tmp_path)

@@ -66,20 +66,6 @@ def test_errors_are_over_documents(task: Text, made: dict[str, Instances]) -> No
     assert score(task, test, [given], apart=True)["nll"].stderr < 0.75 * error
 
 
-def test_splits_share_no_document(task: Text, made: dict[str, Instances]) -> None:
-    found = {split: set(task.identities(instances)) for split, instances in made.items()}
-    assert all(len(documents) > 1 for documents in found.values())
-    assert not found["train"] & found["test"]
-    assert not (found["train"] | found["test"]) & found["validation"]
-
-
-def test_it_draws_otherwise_for_another_instance_seed_and_split_size(task: Text, made: dict[str, Instances]) -> None:
-    larger = Splits(train=400, validation=40, test=80, seed=0)
-    assert task.generate(larger, "test").fingerprint == made["test"].fingerprint
-    assert task.generate(Splits(300, 40, 80, seed=1), "test").fingerprint != made["test"].fingerprint
-    assert len(np.unique(made["train"].tokens, axis=0)) > 250
-
-
 def write_track(path: Path, source: str) -> Path:
     content = {
         "name": "own-v1",

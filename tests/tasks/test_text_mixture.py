@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pydantic
 import pytest
 import yaml
 
@@ -105,25 +104,6 @@ def test_cuts_documents_and_windows_are_uniform(task: TextMixture) -> None:
     assert np.abs(seen - expected).sum() < 0.9  # total variation of about 50 draws from 60 words is below 0.45
 
 
-def test_splits_share_no_document(task: TextMixture, made: dict[str, Instances]) -> None:
-    found = {split: set(task.identities(instances)) for split, instances in made.items()}
-    assert all(found.values())
-    assert not found["train"] & found["test"]
-    assert not found["train"] & found["validation"]
-    assert not found["validation"] & found["test"]
-    for split, instances in made.items():
-        used = np.unique(instances.truth["document"])
-        assert task.corpus.index.of_split(split)[used].all()
-
-
-def test_a_larger_training_split_leaves_the_others_as_they_are(task: TextMixture, made: dict[str, Instances]) -> None:
-    larger = Splits(train=400, validation=40, test=80, seed=0)
-    for split in ("validation", "test"):
-        assert task.generate(larger, split).fingerprint == made[split].fingerprint
-    np.testing.assert_array_equal(task.generate(larger, "train").tokens[:300], made["train"].tokens)
-    assert task.generate(Splits(300, 40, 80, seed=1), "test").fingerprint != made["test"].fingerprint
-
-
 def test_progress_groups_and_what_is_scored(task: TextMixture, made: dict[str, Instances]) -> None:
     instances = made["test"]
     progress, behind = task.progress(instances), task.groups(instances)["behind_cut"]
@@ -200,33 +180,6 @@ def test_documents_too_short_are_left_out_and_too_few_refused(folder: Path, tmp_
     with pytest.raises(UserError, match=r"0 of the 11 documents for test have 1536 tokens or more") as caught:
         TextMixture(longer).generate(SPLITS, "test")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"min_cut": 41}, r"min_cut \(41\) is above max_cut \(40\)"),
-        ({"max_cut": 64}, r"max_cut \(64\) must be below length \(64\)"),
-        ({"excerpts": 3}, "max_cut is about two excerpts; with three the switches are near a third and two thirds"),
-        ({"excerpts": 4}, "Input should be 2 or 3"),
-        ({"min_cut": 0}, "greater than or equal to 1"),
-        ({"vocab_size": 256}, "greater than or equal to 257"),
-        ({"source": ""}, "at least 1 character"),
-        ({"config": "en"}, "config is for datasets of the Hugging Face Hub, not for 'stdlib'"),
-        ({"source": "gone.jsonl", "split": "test"}, "split is for datasets of the Hugging Face Hub"),
-        ({"max_documents": 5}, "greater than or equal to 6"),
-        ({"text_feild": "x"}, "text_feild"),
-        (
-            {"topic_field": "x"},
-            r"topic_field is for documents that are rows \(.jsonl, .parquet, datasets\), not for 'stdlib'",
-        ),
-        ({"source": "a.MD", "text_field": "x"}, "text_field is for documents that are rows"),
-        ({"source": "~no-such-user/x"}, "source '~no-such-user/x': .*home"),
-    ],
-)
-def test_wrong_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
-    with pytest.raises(pydantic.ValidationError, match=message):
-        TextMixtureParameters(**{**SMALL, **parameters})
 
 
 def test_a_source_is_what_it_looks_like(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

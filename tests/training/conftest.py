@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,9 +31,11 @@ class Recency(Mixer):
 
 @pytest.fixture
 def trainer(tiny: Track, tmp_path: Path) -> Callable[..., Trainer]:
-    def make(folder: str = "a", seed: int = 0, provenance: str = "same", **options: object) -> Trainer:
+    def make(
+        folder: str = "a", seed: int = 0, provenance: str = "same", mixer: Any = Recency, **options: object
+    ) -> Trainer:
         torch.manual_seed(seed)
-        model = build(Recency, resolve_options(Recency, {"d_model": 8, "dropout": 0.2}), tiny.task.io)
+        model = build(mixer, resolve_options(mixer, {"d_model": 8, "dropout": 0.2}), tiny.task.io)
         values = {"batch_size": 8, "evaluations": 4} | options
         return Trainer(
             model,

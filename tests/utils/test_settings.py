@@ -94,13 +94,6 @@ def test_numbers_may_be_written_as_yaml_reads_them() -> None:
     assert resolve_training(Many, {"learning_rate": "1e-3", "batch_size": 8.0}).learning_rate == 1e-3
 
 
-@pytest.mark.parametrize("settings", [{"learning_rate": True}, {"batch_size": True}, {"train_tokens": True}])
-def test_a_boolean_is_no_number_of_training(settings: dict[str, Any]) -> None:
-    (name,) = settings
-    with pytest.raises(UserError, match=f"^training option: {name}: true, false, yes and no are not allowed here"):
-        resolve_training(Many, settings)
-
-
 def test_settings_are_split_by_what_they_are_of() -> None:
     assert split_settings({"d_model": 8, "training.epochs": 2}) == ({"d_model": 8}, {"epochs": 2})
 

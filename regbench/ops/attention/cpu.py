@@ -70,9 +70,7 @@ class _Attention(torch.autograd.Function):
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy")
-def _forward(
-    begin: int, end: int, q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int, z: np.ndarray, norms: np.ndarray
-) -> None:
+def _forward(begin, end, q, k, v, window, z, norms):  # type: ignore[no-untyped-def]
     """Fills z (S, L, D), and norms (S, L): the logarithm to base 2 of the sum by which each row of weights is divided."""
     length, width = q.shape[1:]
     dim = v.shape[2]
@@ -96,20 +94,7 @@ def _forward(
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy")
-def _backward(
-    begin: int,
-    end: int,
-    dz: np.ndarray,
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    window: int,
-    z: np.ndarray,
-    norms: np.ndarray,
-    dq: np.ndarray,
-    dk: np.ndarray,
-    dv: np.ndarray,
-) -> None:
+def _backward(begin, end, dz, q, k, v, window, z, norms, dq, dk, dv):  # type: ignore[no-untyped-def]
     """Fills dq, dk (S, L, K) and dv (S, L, D).
 
     With weights p_j and scores s_j = <q, k_j> / sqrt(K), ds_j = p_j (<dz, v_j> - <dz, z>).
@@ -150,7 +135,7 @@ def _backward(
 
 
 @njit(cache=True)
-def _transpose(source: np.ndarray, target: np.ndarray, rows: int, columns: int) -> None:
+def _transpose(source, target, rows, columns):  # type: ignore[no-untyped-def]
     """target[c, r] = source[r, c]. To assign a slice takes Numba seconds to compile."""
     for r in range(rows):
         for c in range(columns):
@@ -158,13 +143,13 @@ def _transpose(source: np.ndarray, target: np.ndarray, rows: int, columns: int) 
 
 
 @njit(cache=True)
-def _channels(width: int, length: int, dtype: np.dtype) -> np.ndarray:
+def _channels(width, length, dtype):  # type: ignore[no-untyped-def]
     """Zeros (C, J) for a sequence channel by channel: C and J are the next multiples of UNROLL and TILE."""
     return np.zeros((-(-width // UNROLL) * UNROLL, -(-length // TILE) * TILE), dtype)
 
 
 @njit(cache=True, fastmath={"contract", "reassoc"}, error_model="numpy")
-def _scores(query: np.ndarray, keys: np.ndarray, i: int, window: int, row: np.ndarray) -> tuple[Any, Any]:
+def _scores(query, keys, i, window, row):  # type: ignore[no-untyped-def]
     """Fills the tiles of the row that position i sees: with its scores, and minus infinity before its window and after i.
 
     Returns where the first of them starts and the last one stops. They are unsigned: of a loop that begins at a number which may
@@ -182,7 +167,7 @@ def _scores(query: np.ndarray, keys: np.ndarray, i: int, window: int, row: np.nd
 
 
 @njit(cache=True, fastmath={"contract", "reassoc"}, error_model="numpy")
-def _products(vector: np.ndarray, channels: np.ndarray, row: np.ndarray, start: Any, stop: Any) -> None:
+def _products(vector, channels, row, start, stop):  # type: ignore[no-untyped-def]
     """row[j] = sum over c of vector[c] channels[c, j], for start <= j < stop."""
     zero = row.dtype.type(0)
     for j in range(start, stop):
@@ -194,7 +179,7 @@ def _products(vector: np.ndarray, channels: np.ndarray, row: np.ndarray, start: 
 
 
 @njit(cache=True, fastmath={"contract", "reassoc"}, error_model="numpy")
-def _largest(row: np.ndarray, start: Any, stop: Any, lanes: np.ndarray) -> Any:
+def _largest(row, start, stop, lanes):  # type: ignore[no-untyped-def]
     """The largest of row[start:stop]. Where a score is NaN it may be another one: the sum of the weights is NaN all the same.
 
     LLVM makes a vector of a plain maximum only if it may assume that no number is NaN. So there is one maximum a lane first.
@@ -213,7 +198,7 @@ def _largest(row: np.ndarray, start: Any, stop: Any, lanes: np.ndarray) -> Any:
 
 
 @njit(cache=True, fastmath={"contract", "reassoc"}, error_model="numpy")
-def _weights(row: np.ndarray, start: Any, stop: Any, norm: Any) -> Any:
+def _weights(row, start, stop, norm):  # type: ignore[no-untyped-def]
     """row[j] = 2^(row[j] - norm), for start <= j < stop. Returns their sum."""
     total = row.dtype.type(0)
     for j in range(start, stop):
@@ -223,14 +208,14 @@ def _weights(row: np.ndarray, start: Any, stop: Any, norm: Any) -> Any:
 
 
 @njit(cache=True, fastmath={"contract", "reassoc"}, error_model="numpy")
-def _gradients(row: np.ndarray, along: Any, drow: np.ndarray, start: Any, stop: Any) -> None:
+def _gradients(row, along, drow, start, stop):  # type: ignore[no-untyped-def]
     """drow[j] = row[j] (drow[j] - along), for start <= j < stop."""
     for j in range(start, stop):
         drow[j] = row[j] * (drow[j] - along)
 
 
 @njit(cache=True, fastmath={"contract", "reassoc"}, error_model="numpy")
-def _sums(row: np.ndarray, start: Any, stop: Any, channels: np.ndarray, out: np.ndarray) -> None:
+def _sums(row, start, stop, channels, out):  # type: ignore[no-untyped-def]
     """out[c] = sum over start <= j < stop of row[j] channels[c, j]."""
     for c in range(0, len(out), UNROLL):
         a = b = x = y = row.dtype.type(0)
@@ -243,7 +228,7 @@ def _sums(row: np.ndarray, start: Any, stop: Any, channels: np.ndarray, out: np.
 
 
 @njit(cache=True, fastmath={"contract", "reassoc"}, error_model="numpy")
-def _add(vector: np.ndarray, row: np.ndarray, channels: np.ndarray, start: Any, stop: Any) -> None:
+def _add(vector, row, channels, start, stop):  # type: ignore[no-untyped-def]
     """channels[c, j] += vector[c] row[j], for start <= j < stop."""
     for c in range(len(vector)):
         share = vector[c]

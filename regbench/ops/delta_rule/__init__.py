@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from regbench.ops.backend import Implementation, Op, check_shapes, common_type
@@ -78,16 +79,12 @@ def delta_rule(
     )
     if width > WIDEST:
         raise UserError(f"delta_rule: a key width of {width} is above {WIDEST}, the largest")
-    chosen = OP.choose(backend, q.device, common_type(q, k, v))
-    z, state = chosen(q, k, v, beta, log_decay, initial_state, a, b)
-    return z, state
-
-
-def correction(k: Tensor, beta: Tensor | None, a: Tensor | None, b: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The written key, a and b of the general form, each (B, H, L, K): of the delta rule where beta (B, H, L) is given."""
-    if beta is None:
-        assert a is not None
-        assert b is not None
-        return k, a, b
-    written = beta[..., None] * k
-    return written, k, -written
+    implementation = OP.choose(backend, q.device, common_type(q, k, v))
+    if initial_state is None:
+        initial_state = q.new_zeros(batch, heads, width, v.shape[3])
+    if beta is not None:
+        wide = common_type(k, beta, least=torch.float32)
+        a, written = k, beta[..., None].to(wide) * k.to(wide)
+        k, b = written, -written
+    z, state = implementation(q, k, v, a, b, log_decay, initial_state)
+    return z.to(v.dtype), state

@@ -12,29 +12,19 @@ import torch
 from torch import Tensor
 
 from regbench.ops.backend import common_type
-from regbench.ops.delta_rule import correction
 from regbench.ops.linear_attention.chunked import cut, decay_of_channels, decay_of_positions
 
 
 def delta_rule(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None = None,
-    log_decay: Tensor | None = None,
-    initial_state: Tensor | None = None,
-    a: Tensor | None = None,
-    b: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_decay: Tensor | None, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """See `regbench.ops.delta_rule.delta_rule`. It computes in float64 if a tensor has it, else in float32."""
+    """See `regbench.ops.delta_rule.delta_rule`. It takes the general form, and computes in float32 at least."""
     log_decay = q.new_zeros(q.shape[:3]) if log_decay is None else log_decay
-    state = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3]) if initial_state is None else initial_state
-    dtype = common_type(q, k, v, beta, log_decay, state, a, b, least=torch.float32)
-    queries, values, log_decay, state = (x.to(dtype) for x in (q, v, log_decay, state))
+    dtype = common_type(q, k, v, a, b, log_decay, state, least=torch.float32)
+    queries, k, values, a, b, log_decay, state = (x.to(dtype) for x in (q, k, v, a, b, log_decay, state))
 
     # Half precision is too coarse for sums over a whole sequence.
     with torch.autocast(q.device.type, enabled=False):
-        k, a, b = correction(k.to(dtype), beta if beta is None else beta.to(dtype), a, b)
         # Each of the two readers meets each of the two writers: (2, 1, B, H, N, C, K) and (1, 2, B, H, N, C, K).
         readers, writers, values = (
             torch.stack([cut(queries), cut(a)])[:, None],
@@ -60,4 +50,4 @@ def delta_rule(
             reads.append(from_chunk_n + from_state_n @ state)
             state = decay_n * state + b_n @ reads[-1] + added_n
         z = queries @ torch.stack(states, dim=2) + q_k @ values + q_b @ torch.stack(reads, dim=2)
-    return z.flatten(2, 3)[:, :, : q.shape[2]].to(v.dtype), state
+    return z.flatten(2, 3)[:, :, : q.shape[2]], state

@@ -17,7 +17,6 @@ from torch.autograd.function import once_differentiable
 
 from regbench.ops._numba import run
 from regbench.ops.backend import common_type
-from regbench.ops.delta_rule import correction
 from regbench.ops.linear_attention import channel_decay
 
 CHUNK = 32
@@ -28,24 +27,13 @@ TILE = 32
 
 
 def delta_rule(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None = None,
-    log_decay: Tensor | None = None,
-    initial_state: Tensor | None = None,
-    a: Tensor | None = None,
-    b: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_decay: Tensor | None, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """See `regbench.ops.delta_rule.delta_rule`. It computes in float64 if a tensor has it, else in float32."""
-    if initial_state is None:
-        initial_state = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3])
-    dtype = common_type(q, k, v, beta, log_decay, initial_state, a, b, least=torch.float32)
-    key, beta, a, b = (None if x is None else x.to(dtype) for x in (k, beta, a, b))
-    assert key is not None
-    inputs = (q, *correction(key, beta, a, b), v, channel_decay(log_decay, q), initial_state)
+    """See `regbench.ops.delta_rule.delta_rule`. It takes the general form, and computes in float32 at least."""
+    inputs = (q, k, a, b, v, channel_decay(log_decay, q), state)
+    dtype = common_type(*inputs, least=torch.float32)
     z, state = _DeltaRule.apply(*(tensor.to(dtype).flatten(0, 1).contiguous() for tensor in inputs))
-    return z.unflatten(0, q.shape[:2]).to(v.dtype), state.unflatten(0, q.shape[:2])
+    return z.unflatten(0, q.shape[:2]), state.unflatten(0, q.shape[:2])
 
 
 class _DeltaRule(torch.autograd.Function):
@@ -82,18 +70,7 @@ _V, _READ, _Z, _DV, _DREAD = range(5)
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
-def _forward(
-    begin: int,
-    end: int,
-    q: np.ndarray,
-    k: np.ndarray,
-    a: np.ndarray,
-    b: np.ndarray,
-    v: np.ndarray,
-    decay: np.ndarray,
-    states: np.ndarray,
-    z: np.ndarray,
-) -> None:
+def _forward(begin, end, q, k, a, b, v, decay, states, z):  # type: ignore[no-untyped-def]
     """Fills z (S, L, V) and states[:, 1:]. q, k, a, b, decay: (S, L, K); v: (S, L, V); states: (S, chunks + 1, K, V)."""
     length, width = q.shape[1:]
     dim = v.shape[2]
@@ -137,21 +114,7 @@ def _forward(
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
-def _backward(
-    begin: int,
-    end: int,
-    dz: np.ndarray,
-    q: np.ndarray,
-    k: np.ndarray,
-    a: np.ndarray,
-    b: np.ndarray,
-    v: np.ndarray,
-    decay: np.ndarray,
-    states: np.ndarray,
-    gradients: np.ndarray,
-    dv: np.ndarray,
-    dstate: np.ndarray,
-) -> None:
+def _backward(begin, end, dz, q, k, a, b, v, decay, states, gradients, dv, dstate):  # type: ignore[no-untyped-def]
     """Fills dv, and adds to gradients (5, S, L, K), those of q, k, a, b and the log decay.
 
     The chunks are run again from the last to the first, each from the state at its start. dstate (S, K, V) is at first the

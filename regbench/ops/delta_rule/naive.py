@@ -5,23 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regbench.ops.delta_rule import correction
 from regbench.ops.linear_attention import channel_decay
 
 
 def delta_rule(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None = None,
-    log_decay: Tensor | None = None,
-    initial_state: Tensor | None = None,
-    a: Tensor | None = None,
-    b: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, log_decay: Tensor | None, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """See `regbench.ops.delta_rule.delta_rule`. It runs on any device and in any floating type."""
-    state = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3]) if initial_state is None else initial_state
-    k, a, b = correction(k, beta, a, b)
+    """See `regbench.ops.delta_rule.delta_rule`. It takes the general form, on any device and in any floating type."""
     inputs = (q, k, v, a, b, channel_decay(log_decay, q))
     outputs = []
     # `unbind`, as an index at every position would make the backward pass build a (B, H, L, K) gradient for each.

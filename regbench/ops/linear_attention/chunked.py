@@ -25,11 +25,7 @@ SHORT = 1.2
 
 
 def linear_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_decay: Tensor | None = None,
-    initial_state: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, initial_state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """See `regbench.ops.linear_attention.linear_attention`. It computes in float64 if a tensor has it, else in float32."""
     if log_decay is None:
@@ -53,14 +49,9 @@ def linear_attention(
 def reader(k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor | None) -> tuple[Callable[[Tensor], Tensor], Tensor]:
     """Linear attention whose queries come later, and more than once: what does not depend on them is computed once.
 
-    Args:
-        k: (B, H, L, K), the keys.
-        v: (B, H, L, V), the values.
-        log_decay: (H,) or (B, H, L).
-        state: (B, H, K, V), before the first position. None: zeros.
-
-    Returns:
-        The function from queries (B, H, L, K) to z (B, H, L, V), and the final state. All tensors have one type.
+    Takes keys (B, H, L, K), values (B, H, L, V), a log decay (H,) or (B, H, L), and the state (B, H, K, V) before the first
+    position, or None for zeros, all of one type. Gives the function from queries (B, H, L, K) to z (B, H, L, V), and the final
+    state.
     """
     length, most = k.shape[2], chunk_of(k.shape[3], v.shape[3])
     if state is None and length <= SHORT * (most + 2 * k.shape[3] * v.shape[3] / (k.shape[3] + v.shape[3])):
@@ -138,19 +129,13 @@ def decay_of_positions(q: Tensor, k: Tensor, log_decay: Tensor) -> tuple[Tensor,
 
 
 def decay_of_channels(q: Tensor, k: Tensor, log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Applies the decays within each chunk.
+    """Applies the decays within each chunk, to q, k and log_decay (..., C, K), broadcast in all dimensions but the last two.
 
-    Blocks of one position are joined to blocks of two, then of four, up to the chunk. For pairs across the halves of a block,
-    the query carries the decay since its half began, and the key the decay until its half ended.
+    Blocks of one position are joined to blocks of two, then of four, up to the chunk. For pairs across the halves of a block, the
+    query carries the decay since its half began, and the key the decay until its half ended.
 
-    Args:
-        q: (..., C, K), the queries.
-        k: (..., C, K), the keys.
-        log_decay: (..., C, K). All dimensions but the last two are broadcast.
-
-    Returns:
-        The decayed scores within each chunk (..., C, C), the queries with the decay since their chunk began (..., C, K), the
-        keys with the decay until it ends (..., C, K), and the decay over each chunk (..., 1, K).
+    Gives the decayed scores within each chunk (..., C, C), the queries with the decay since their chunk began (..., C, K), the
+    keys with the decay until it ends (..., C, K), and the decay over each chunk (..., 1, K).
     """
     q, k, decay = (x.unsqueeze(-2) for x in (q, k, log_decay.exp()))  # (..., C, 1, K)
     scores = (q * k).sum(-1, keepdim=True)

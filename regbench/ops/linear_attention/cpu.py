@@ -32,11 +32,7 @@ WIDE = 64 * 128
 
 
 def linear_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_decay: Tensor | None = None,
-    initial_state: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, initial_state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """See `regbench.ops.linear_attention.linear_attention`. It computes in float64 if a tensor has it, else in float32."""
     if initial_state is not None and not initial_state.requires_grad and not initial_state.any():
@@ -84,16 +80,7 @@ _STATE, _GRAD = range(2)
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
-def _forward(
-    begin: int,
-    end: int,
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    decay: np.ndarray,
-    states: np.ndarray,
-    z: np.ndarray,
-) -> None:
+def _forward(begin, end, q, k, v, decay, states, z):  # type: ignore[no-untyped-def]
     """Fills z (S, L, V) and states[:, 1:]. q, k, decay: (S, L, K); v: (S, L, V); states: (S, chunks + 1, K, V)."""
     length, width = q.shape[1:]
     dim = v.shape[2]
@@ -129,21 +116,7 @@ def _forward(
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
-def _backward(
-    begin: int,
-    end: int,
-    dz: np.ndarray,
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    decay: np.ndarray,
-    states: np.ndarray,
-    dq: np.ndarray,
-    dk: np.ndarray,
-    dv: np.ndarray,
-    dlog: np.ndarray,
-    dstate: np.ndarray,
-) -> None:
+def _backward(begin, end, dz, q, k, v, decay, states, dq, dk, dv, dlog, dstate):  # type: ignore[no-untyped-def]
     """Fills dv, and adds to dq, dk and dlog, the gradient of the log decay.
 
     The chunks are run again from the last to the first, each from the state at its start. dstate (S, K, V) is at first the

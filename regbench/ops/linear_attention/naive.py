@@ -9,11 +9,7 @@ from regbench.ops.linear_attention import channel_decay
 
 
 def linear_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_decay: Tensor | None = None,
-    initial_state: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, initial_state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """See `regbench.ops.linear_attention.linear_attention`. It runs on any device and in any floating type."""
     state = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3]) if initial_state is None else initial_state

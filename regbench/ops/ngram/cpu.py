@@ -5,7 +5,6 @@ from __future__ import annotations
 import numba
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from regbench.ops.ngram.index import Events, NGramIndex, running_sums
@@ -21,27 +20,17 @@ def ngram_head(index: NGramIndex, hidden: Tensor, order: int, shift: int) -> Ten
 def scan(values: Tensor, events: Events, backwards: bool) -> Tensor:
     """(N, D) -> (N, D). See `regbench.ops.ngram.index.Scan`."""
     out = torch.empty_like(values)
-    _scan(
-        values.detach().numpy(),
-        out.numpy(),
-        events.code.numpy(),
-        events.first.numpy(),
-        events.count.numpy(),
-        backwards,
-    )
+    arrays = (tensor.detach().numpy() for tensor in (values, out, events.code, events.first, events.count))
+    _scan(*arrays, backwards)
     return out
 
 
 @numba.njit(cache=True, nogil=True)
-def _scan(
-    values: NDArray[np.floating],
-    out: NDArray[np.floating],
-    code: NDArray[np.int32],
-    first: NDArray[np.bool_],
-    count: NDArray[np.int32],
-    backwards: bool,
-) -> None:
-    """Each n-gram has its own sum, in float64. Nothing is ever subtracted, so the error does not grow with L."""
+def _scan(values, out, code, first, count, backwards):  # type: ignore[no-untyped-def]
+    """Fills out (N, D) from values (N, D). The rest is that of `Events`.
+
+    Each n-gram has its own sum, in float64. Nothing is ever subtracted, so the error does not grow with L.
+    """
     events, width = code.size, values.shape[1]
     total = np.zeros(width, np.float64)
     for step in range(events):

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import torch
 from numba import njit
-from numpy.typing import NDArray
 from torch import Tensor
 
 from regbench.ops._numba import run
-
-_Counts = NDArray[np.integer[Any]]
 
 
 def ngram_counts(tokens: Tensor, max_order: int, vocab_size: int) -> Tensor:
@@ -28,19 +22,12 @@ def ngram_counts(tokens: Tensor, max_order: int, vocab_size: int) -> Tensor:
 
 
 @njit(cache=True, nogil=True)
-def _count(
-    begin: int, end: int, tokens: _Counts, longer: _Counts, context: _Counts, last: _Counts, counts: _Counts
-) -> None:
+def _count(begin, end, tokens, longer, context, last, counts):  # type: ignore[no-untyped-def]
     """Fills counts (B, L, N, V), which hold zeros. The contexts of each length are numbered in the order in which they occur.
 
-    Args:
-        begin: the first row of the batch that is done here.
-        end: the row after the last.
-        tokens: (B, L).
-        longer: (B, L, V), scratch: the number of a shorter context with one token added; -1 where it has not occurred.
-        context: (B, 2, L), scratch: the number of the context that ends at each position, for two lengths in turn.
-        last: (B, L), scratch: where each context ended last.
-        counts: (B, L, N, V), the result.
+    Of tokens (B, L). The rest is scratch: `longer` (B, L, V) is the number of a shorter context with one token added, -1 where it
+    has not occurred; `context` (B, 2, L) that of the context that ends at each position, for two lengths in turn; and `last` (B,
+    L) where each context ended last.
     """
     length, orders, vocab = counts.shape[1:]
     for row in range(begin, end):

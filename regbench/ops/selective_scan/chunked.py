@@ -18,13 +18,7 @@ CHUNK = 32
 
 
 def selective_scan(
-    x: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
-    initial_state: Tensor | None = None,
+    x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, initial_state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """See `regbench.ops.selective_scan.selective_scan`. It computes in float64 if a tensor has it, else in float32."""
     state = x.new_zeros(x.shape[0], *A.shape) if initial_state is None else initial_state

@@ -38,18 +38,7 @@ _RATE, _STATE, _GRAD, _DRATE = range(4)
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
-def _forward(
-    begin: int,
-    end: int,
-    x: np.ndarray,
-    delta: np.ndarray,
-    A: np.ndarray,
-    B: np.ndarray,
-    C: np.ndarray,
-    D: np.ndarray,
-    states: np.ndarray,
-    y: np.ndarray,
-) -> None:
+def _forward(begin, end, x, delta, A, B, C, D, states, y):  # type: ignore[no-untyped-def]
     """Fills y and states[:, 1:]. Shapes as in the op, but A (N, D) and states (B, chunks + 1, N, D)."""
     length, dim = x.shape[1:]
     n_state = A.shape[0]
@@ -89,25 +78,7 @@ def _forward(
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
-def _backward(
-    begin: int,
-    end: int,
-    dy: np.ndarray,
-    x: np.ndarray,
-    delta: np.ndarray,
-    A: np.ndarray,
-    B: np.ndarray,
-    C: np.ndarray,
-    D: np.ndarray,
-    states: np.ndarray,
-    dx: np.ndarray,
-    ddelta: np.ndarray,
-    dA: np.ndarray,
-    dB: np.ndarray,
-    dC: np.ndarray,
-    dD: np.ndarray,
-    dstate: np.ndarray,
-) -> None:
+def _backward(begin, end, dy, x, delta, A, B, C, D, states, dx, ddelta, dA, dB, dC, dD, dstate):  # type: ignore[no-untyped-def]
     """Fills dx, ddelta, dB and dC (tiles, B, L, N), and adds to dA (B, N, D) and dD (B, D).
 
     dstate (B, N, D) is at first the gradient of the final state, and in the end that of the initial state.
@@ -210,13 +181,7 @@ class _SelectiveScan(torch.autograd.Function):
 
 
 def selective_scan(
-    x: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
-    initial_state: Tensor | None = None,
+    x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, initial_state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """See `regbench.ops.selective_scan.selective_scan`. It computes in float64 if a tensor has it, else in float32."""
     if initial_state is None:

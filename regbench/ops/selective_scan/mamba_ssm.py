@@ -17,13 +17,7 @@ LARGEST = 256
 
 
 def selective_scan(
-    x: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
-    initial_state: Tensor | None = None,
+    x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, initial_state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """See `regbench.ops.selective_scan.selective_scan`. It takes no float64."""
     from mamba_ssm.ops.selective_scan_interface import selective_scan_fn

@@ -7,13 +7,7 @@ from torch import Tensor
 
 
 def selective_scan(
-    x: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
-    initial_state: Tensor | None = None,
+    x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, initial_state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """See `regbench.ops.selective_scan.selective_scan`. It runs on any device and in any floating type."""
     h = x.new_zeros(x.shape[0], *A.shape) if initial_state is None else initial_state  # (B, D, N)

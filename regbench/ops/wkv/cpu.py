@@ -33,28 +33,28 @@ _W, _U, _K, _V, _A, _B, _SCALE, _OUT, _DK, _DV, _DA, _DB, _UNITS, _DW, _DU = ran
 
 
 @njit(cache=True, inline="always", fastmath={"contract"})
-def _weights(x: Any, y: Any, log2_e: Any, one: Any) -> Any:
+def _weights(x, y, log2_e, one):  # type: ignore[no-untyped-def]
     """exp(x - max(x, y)) and exp(y - max(x, y)). One of them is 1, so a single exponential gives both."""
     less = exp2(-abs(x - y) * log2_e)
     return less if x < y else one, one if x < y else less
 
 
 @njit(cache=True, inline="always", fastmath={"contract"})
-def _load(row: np.ndarray, place: int, source: np.ndarray, low: int, width: int) -> None:
+def _load(row, place, source, low, width):  # type: ignore[no-untyped-def]
     """Copies source[low : low + width] to a row of the working set."""
     for d in range(width):
         row[place, d] = source[low + d]
 
 
 @njit(cache=True, inline="always", fastmath={"contract"})
-def _store(row: np.ndarray, place: int, target: np.ndarray, low: int, width: int) -> None:
+def _store(row, place, target, low, width):  # type: ignore[no-untyped-def]
     """Copies a row of the working set to target[low : low + width]."""
     for d in range(width):
         target[low + d] = row[place, d]
 
 
 @njit(cache=True, inline="always", fastmath={"contract"})
-def _advance(row: np.ndarray, log2_e: Any, one: Any) -> None:
+def _advance(row, log2_e, one):  # type: ignore[no-untyped-def]
     """Adds the key and the value of one position to the sums."""
     for d in range(TILE):
         kept = row[_SCALE, d] - row[_W, d]
@@ -66,17 +66,7 @@ def _advance(row: np.ndarray, log2_e: Any, one: Any) -> None:
 
 # Python's error model would test every divisor for zero. Then the loops could not be vectorised.
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def _forward(
-    begin: int,
-    end: int,
-    w: np.ndarray,
-    u: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    state: np.ndarray,
-    z: np.ndarray,
-    final: np.ndarray,
-) -> None:
+def _forward(begin, end, w, u, k, v, state, z, final):  # type: ignore[no-untyped-def]
     """Fills z and final. Shapes as in the op; state and final are (3, B, D)."""
     length, dim = k.shape[1:]
     tiles = (dim + TILE - 1) // TILE
@@ -103,22 +93,7 @@ def _forward(
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def _backward(
-    begin: int,
-    end: int,
-    dz: np.ndarray,
-    dfinal: np.ndarray,
-    w: np.ndarray,
-    u: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    state: np.ndarray,
-    dw: np.ndarray,
-    du: np.ndarray,
-    dk: np.ndarray,
-    dv: np.ndarray,
-    dstate: np.ndarray,
-) -> None:
+def _backward(begin, end, dz, dfinal, w, u, k, v, state, dw, du, dk, dv, dstate):  # type: ignore[no-untyped-def]
     """Fills dw and du (B, D), dk, dv and dstate (2, B, D). dfinal is (2, B, D)."""
     length, dim = k.shape[1:]
     tiles = (dim + TILE - 1) // TILE

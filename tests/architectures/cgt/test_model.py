@@ -72,16 +72,6 @@ def test_below_l_x_never_sees_y_and_y_sees_both() -> None:
     assert all(reached(part) for part in own["x"])
 
 
-def test_x_at_layer_l_is_the_same_whatever_y_does() -> None:
-    model, inputs = make(), shift_in(some_tokens(), 4)
-    before = model._below(inputs)[0]
-    with torch.no_grad():
-        for part in (model.y_reader, model.y_blocks, model.y_norm):
-            for parameter in part.parameters():
-                parameter.add_(torch.randn_like(parameter))
-    assert torch.equal(before, model._below(inputs)[0])
-
-
 def test_a_given_y_is_all_that_the_output_takes_from_the_stream_of_y() -> None:
     model = make()
     y = torch.randn(2, 4, requires_grad=True)
@@ -129,19 +119,6 @@ def test_a_y_of_one_number_is_refused() -> None:
         resolve_options(ContextuallyGuided, {**TINY, "d_y": 1, "y_heads": 1})
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"aux_context": 35, "aux_y": "tail"},
-        {"aux_y": "never"},
-        {"aux_share": 0, "aux_context": 40},
-        {"aux_share": 0, "y_smooth": 2, "y_augment": "both"},
-    ],
-)
-def test_options_that_do_something_are_taken(settings: dict[str, Any]) -> None:
-    assert make(**settings) is not None
-
-
 def test_a_sequence_past_the_learned_positions_is_refused() -> None:
     with pytest.raises(UserError, match="a sequence of 37 tokens is longer than the 36 positions"):
         make()(torch.zeros(1, 37, dtype=torch.int64))
@@ -183,19 +160,6 @@ def test_the_operators_have_the_parameters_of_the_formula_and_begin_near_the_ide
         assert 0.005 < moved.norm() / x.norm() < 0.3
 
 
-@pytest.mark.parametrize("mixing", ["tanh", "softmax"])
-def test_without_its_bias_the_operator_maps_nothing_to_nothing(mixing: Any) -> None:
-    torch.manual_seed(0)
-    operator = Operator(5, 3, 2, 4, mixing, bias=False)
-    x, y = torch.randn(2, 3, 5), torch.randn(2, 3, 3)
-    assert torch.equal(operator(torch.zeros_like(x), y), torch.zeros_like(x))
-    assert parameter_count(operator) == 4 * 2 * (5 + 5) + 4 * 3
-    left, right = operator.matrices(y)
-    assert right.shape == (2, 3, 6, 2)
-    ones = torch.cat([x, torch.ones(2, 3, 1)], dim=-1)
-    torch.testing.assert_close(operator(x, y), x + torch.einsum("btxr,btir,bti->btx", left, right, ones))
-
-
 def test_a_model_without_the_bias_is_folded_too() -> None:
     model, tokens = make(operator_bias=False), some_tokens()
     y = model.summary(tokens[:1])
@@ -208,11 +172,6 @@ def test_y_at_t_is_the_summary_of_what_stands_before_t(positions: str) -> None:
     y = model.context(tokens)
     for t in (1, 5, 10):
         torch.testing.assert_close(y[:, t], model.summary(tokens[:, :t]), atol=1e-6, rtol=1e-5)
-
-
-def test_forward_is_with_context_with_its_own_y() -> None:
-    model, tokens = make(), some_tokens()
-    torch.testing.assert_close(model(tokens), model.with_context(tokens, model.context(tokens)), atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.25, 1.0])
@@ -252,12 +211,6 @@ def test_in_the_vae_form_training_draws_y_and_evaluation_takes_its_mean() -> Non
     torch.manual_seed(3)
     noise = torch.randn(summary.mean.shape)
     torch.testing.assert_close(summary.y, summary.mean + (summary.log_variance / 2).exp() * noise)
-
-
-@pytest.mark.slow
-def test_it_learns_by_heart() -> None:
-    subject = Subject(ContextuallyGuided, resolve_options(ContextuallyGuided, {}), TOKENS)
-    assert [o.fault for o in examine(subject, [overfits])] == [None]
 
 
 def test_training_goes_on_where_nothing_is_scored(tiny: Track, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from regbench.checks.subject import Subject
 from regbench.checks.training import overfits
 from regbench.models.model import parameter_count, shift_in
 from regbench.tasks.base import IO, TokenIO, VectorIO
-from regbench.training.checkpoint import load_tensors, save_tensors
 from regbench.utils.errors import UserError
 
 TOKENS = TokenIO(vocab_size=9, separator=8, max_length=60, names=tuple("abcdefgh|"))
@@ -62,12 +60,6 @@ def test_it_equals_the_frozen_model(io: IO, settings: dict[str, Any]) -> None:
     assert (model.specialize(text(io, 1, 25, seed=3))(rest) - frozen).abs().max() > 1e-2
 
 
-def test_in_float64_it_equals_the_frozen_model_to_rounding() -> None:
-    model, prefix, rest = make().double(), text(TOKENS, 1, 25), text(TOKENS, 3, 40, seed=2)
-    frozen = model.with_context(rest, model.summary(prefix).expand(3, -1))
-    torch.testing.assert_close(model.specialize(prefix)(rest), frozen, rtol=1e-11, atol=1e-11)
-
-
 def test_nothing_of_y_is_left_and_it_is_smaller_and_cheaper() -> None:
     model = make()
     special = model.specialize(text(TOKENS, 1, 25))
@@ -99,14 +91,6 @@ def test_its_stream_keeps_keys_and_values_of_x_alone() -> None:
         logits, state = special.step(inputs[:, t], state)
         torch.testing.assert_close(logits, special(rest)[:, t], rtol=1e-4, atol=1e-4)
     assert state.state_bytes() == 2 * (2 * 10 * 32 * 3) * 4
-
-
-def test_it_goes_through_a_file(tmp_path: Path) -> None:
-    special, rest = make().specialize(text(TOKENS, 1, 25)), text(TOKENS, 2, 10)
-    save_tensors(tmp_path / "special.safetensors", special.state_dict())
-    again = Specialised(special.options, TOKENS).eval()
-    again.load_state_dict(load_tensors(tmp_path / "special.safetensors")[0])
-    assert torch.equal(again(rest), special(rest))
 
 
 def test_the_model_is_left_as_it_was() -> None:

@@ -69,13 +69,6 @@ def ours(gradient: Any, **options: Any) -> dict[str, Tensor]:
     return gradients(weights, inputs, tokens, COUNTED, heads, Plan(1.0, gradient=gradient, **options))
 
 
-def test_the_forward_pass_is_the_auxiliary() -> None:
-    model = tint()
-    weights, heads = auxiliary_of(model)
-    tokens, inputs = text()
-    close(forward(weights, inputs, heads).logits, model.auxiliary(tokens), 1e-12)
-
-
 @pytest.mark.parametrize("gradient", ["full", "values"])
 def test_gradients_are_those_of_autograd(gradient: str) -> None:
     """Of each sequence by itself, for every parameter that learns; of values, the rows of queries and keys stay."""
@@ -125,17 +118,6 @@ def test_a_full_step_is_one_of_sgd() -> None:
     for name, parameter in model.auxiliary.named_parameters():
         close(changed[name][0], parameter, 1e-12)
         assert not torch.equal(parameter, weights[name])
-
-
-def test_first_order_tends_to_values_linearly() -> None:
-    right = ours("values")
-
-    def error(epsilon: float) -> float:
-        found = ours("first-order", epsilon=epsilon)
-        return max(float((found[name] - right[name]).norm() / right[name].norm()) for name in right)
-
-    assert error(1e-3) / error(2e-3) == pytest.approx(0.5, abs=0.02)
-    assert error(1e-5) < 1e-3
 
 
 def norm_error(x: Tensor, w: Tensor, epsilon: float) -> Tensor:
@@ -259,17 +241,6 @@ def test_hard_heads_lose_little_without_scores() -> None:
     assert steps == [pytest.approx(0.1, rel=tolerance) for tolerance in (0.1, 0.01, 0.001)]
 
 
-def test_a_softmax_can_be_linear_attention() -> None:
-    """Appendix B: e^-3 softmax((e a, -2 log e)) = 1/e + a + O(e^0.9)."""
-    a = torch.rand(8, generator=torch.Generator().manual_seed(6)) * 2 - 1
-    errors = []
-    for e in (1e-2, 1e-3, 1e-4):
-        out = torch.cat([e * a, torch.tensor([-2 * math.log(e)])]).softmax(-1)[:8] / e**3
-        errors.append(float((out - 1 / e - a).abs().max()))
-        assert errors[-1] < 10 * e**0.9
-    assert errors[2] < errors[1] < errors[0]
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -379,11 +350,3 @@ def test_what_is_not_simulated(make: Any, why: str) -> None:
     """Its twin would be another model."""
     model = make().eval()
     assert refusal_of(model) == why
-
-
-def test_the_twin_of_a_transformer_is_that_transformer() -> None:
-    model = _mixed(Transformer).eval()
-    assert refusal_of(model) is None
-    tokens, _ = text()
-    (logits,) = simulate(model, tokens, COUNTED, rates=[0.0], gradient="full")
-    close(logits, model(tokens), 1e-12)

@@ -14,7 +14,6 @@ from papers.cgt.modes import (
     MODES,
     Outcomes,
     activation_patching,
-    moving_average,
     read_in_modes,
 )
 from papers.cgt.segments import segments
@@ -108,22 +107,6 @@ def test_scores_and_differences_by_distance() -> None:
     after[:, 2] = np.arange(100) % 5  # fewer than 20 positions at each of the others
     assert outcomes.difference("a", "b", "nll", after)[0].tolist() == [0.5]
     assert outcomes.score("a", "nll").stderr > 0
-
-
-def test_the_moving_average_stands_still_or_follows() -> None:
-    first, y = torch.randn(2, 3), torch.randn(2, 5, 3)
-    torch.testing.assert_close(moving_average(first, y, 0.0), first[:, None].expand(2, 5, 3))
-    torch.testing.assert_close(moving_average(first, y, 1.0), y)
-
-
-def test_what_the_donor_has_rises_and_what_it_lacks_falls(tiny: Track) -> None:
-    instances = tiny.instances("test")
-    parts = segments(tiny.task, instances)
-    found = activation_patching(Counting(tiny.task.io), instances, parts)
-    assert found.pairs == len(parts) - 1
-    assert found.by_kind["the donor's alone"] > 0.1
-    assert found.by_kind["its own alone"] < -0.1
-    assert 0.0 < found.total_variation < 1.0
 
 
 def test_the_figures_of_one_pair(tiny: Track) -> None:

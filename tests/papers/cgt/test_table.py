@@ -6,17 +6,15 @@ import io
 import json
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from baselines.linear_regression import InContextRegression
-from papers.cgt import pictures, table_forms
+from papers.cgt import table_forms
 from papers.cgt.linear_probe import linear_probe
 from papers.cgt.modes import read_in_modes
 from papers.cgt.representation import contexts, variation
@@ -205,34 +203,6 @@ def test_the_command_prints_and_writes_all_forms(
     assert len(special["by_seed"]) == 2
     assert written["by_example"]["specialised"]["examples_before"] == [2, 3, 4, 5]
     assert "Means over seeds; ± is one standard error over seeds. zero, least squares, ridge, oracle: baselines" in text
-
-
-@pytest.mark.ci
-def test_the_picture_shows_what_each_cut_is_worth(vector_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Specialised and unprompted in the cut's colour, the dynamic mode's value ringed; what is above it all is left out."""
-    drawn: list[Figure] = []
-    monkeypatch.setattr(pictures, "save_picture", lambda figure, path: drawn.append(figure))
-    found = tabulate([vector_run], split="validation", limit=32, cuts=(2, 4))
-    far = {"dynamic": {step: Mean(1e6, 1.0, (1e6,)) for step in range(2, 6)}}
-    rows = [replace(row, by_example=far) if row.name == "zero" else row for row in found.rows]
-    pictures.plot_examples(replace(found, rows=tuple(rows)), Path("x.png"))
-    (axes,) = drawn[0].axes
-    legend = axes.get_legend()
-    assert legend is not None
-    names = [text.get_text() for text in legend.get_texts()]
-    assert names[-2:] == ["unprompted, from that cut", "dynamic at the cut"]
-    assert {"frozen after 2", "frozen after 4", "ridge"} <= set(names)
-    assert "zero" not in names
-    lines = {line.get_label(): line for line in axes.lines}
-    for row in (row for row in found.rows if row.name == "vectors"):
-        colour = lines[f"frozen after {row.cut}"].get_color()
-        own = [line for line in axes.lines if line.get_color() == colour]
-        curves = [np.asarray(line.get_ydata()).tolist() for line in own]
-        assert [point.value for point in row.by_example["unprompted"].values()] in curves
-        assert row.cut is not None
-        (ring,) = (line for line in own if line.get_linestyle() == "None")
-        assert np.asarray(ring.get_xdata()).tolist() == [row.cut]
-        assert np.asarray(ring.get_ydata()).tolist() == [row.by_example["dynamic"][row.cut].value]
 
 
 @pytest.mark.ci

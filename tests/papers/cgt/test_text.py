@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from papers.cgt import modes
-from papers.cgt.modes import MODES, activation_patching, read_in_modes
+from papers.cgt.modes import MODES, read_in_modes
 from papers.cgt.representation import documents
-from papers.cgt.segments import segments, single_context_segments
+from papers.cgt.segments import segments
 from regbench import cli
 from regbench.metrics.scores import score
 from regbench.tracks import Track
@@ -86,20 +86,3 @@ def test_everything_is_measured_and_drawn(text_run: Path, text_file: Path, tmp_p
     assert found["linear_probe"] is None
     pictures = {path.stem for path in (tmp_path / "a").glob("*.png")}
     assert pictures == {"loss_by_distance", "dot_products", "context", "topics"}
-
-
-def test_a_text_is_patched_against_a_summary_of_its_own(text_track: Track) -> None:
-    """A model whose y has seen a text's first half says its second half better than with that of a foreign text."""
-    test = text_track.instances("test")
-    parts = single_context_segments(text_track.task, test)
-
-    class Recent(Counting):
-        """y: the shares of each token among the last eight; so of the text being read, not of the one before."""
-
-        def summary(self, prefix: torch.Tensor) -> torch.Tensor:
-            return super().summary(prefix[:, -8:])
-
-    found = activation_patching(Recent(text_track.task.io), test, parts)
-    assert found.pairs == len(parts) - 2
-    assert found.by_kind["the donor's alone"] > 0.1
-    assert found.by_kind["its own alone"] < -0.1

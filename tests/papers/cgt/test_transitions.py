@@ -57,14 +57,6 @@ def test_between_neighbours_windows_are_as_long_inside_a_context() -> None:
     assert found.moved == [found.changes[0].tokens]
 
 
-def test_a_y_that_takes_no_notice_of_a_change_has_not_moved() -> None:
-    """Though it is past the middle between its own two places at every one of them."""
-    found = transitions(*neighbours(moves=False))
-    assert found is not None
-    assert all(change.tokens is not None for change in found.changes)
-    assert len(found.tokens()) <= 0.25 * len(found.changes)
-
-
 def test_where_no_context_is_long_enough_there_is_nothing_to_see() -> None:
     y, instances, parts = neighbours(moves=True)
     start = 15 * parts.number  # 15 tokens have no two halves of eight

@@ -9,23 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from architectures.tint import explicit
-from architectures.transformer import Transformer
 from papers.tint import adaptation
 from papers.tint.adaptation import Outcome, Place, Plan, Row, _outcomes, adapt_run, beside
 from papers.tint.adaptation_report import notes
 from papers.tint.angles import measure_angles
-from papers.tint.gradient_steps import logits_after, refusal_of
+from papers.tint.gradient_steps import refusal_of
 from regbench import cli, runner
 from regbench.analysis.trained import Trained, load_trained
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import defaults_of, predict_baseline
-from regbench.models.build import build
 from regbench.models.model import token_tensor
-from regbench.tracks import Track
 from regbench.utils.errors import UserError
 
 TINY = {"d_model": 12, "n_layers": 1, "training.train_tokens": 4000, "training.batch_size": 8}
@@ -142,19 +138,6 @@ def test_distances_that_few_instances_reach_are_left_out(runs: Path) -> None:
         assert len(at) == len(scores) == bins
 
 
-def test_a_class_that_is_derived_from_the_transformer_is_not_simulated(tiny: Track) -> None:
-    class Normed(Transformer):
-        """Its queries and keys have the length 1."""
-
-        def _heads(self, x: Tensor) -> Tensor:
-            q, k, v = super()._heads(x)
-            return torch.stack([F.normalize(q, dim=-1), F.normalize(k, dim=-1), v])
-
-    for cls, simulated in ((Transformer, True), (Normed, False)):
-        model = build(cls, cls.Options(d_model=8, n_heads=2), tiny.task.io)
-        assert (refusal_of(model) is None) == simulated
-
-
 def test_errors_of_an_outcome_are_over_problems(runs: Path) -> None:
     """Instances of one problem are added up: each instance twice gives the error of the instances once."""
     trained = load_trained(runs / "tint")
@@ -194,16 +177,6 @@ def test_bayes_stands_beside_on_the_same_positions(runs: Path, monkeypatch: pyte
     at, scores = row.outcome.by_distance("nll", 100, "reference")
     assert len(at) == 1
     assert scores[0].value == pytest.approx(np.mean(nll))
-
-
-def test_the_steps_of_any_model_share_the_first_gradient(runs: Path) -> None:
-    trained = load_trained(runs / "lstm")
-    tokens = token_tensor(trained.track.instances("test")[:1].tokens, torch.device("cpu"))
-    counted = torch.arange(tokens.shape[1])[None] < 9
-    together = list(logits_after(trained.model, tokens, counted, (0.0, 0.01, 0.02), "full", 2, None))
-    alone = list(logits_after(trained.model, tokens, counted, (0.02,), "full", 2, None))
-    torch.testing.assert_close(together[2], alone[0])
-    torch.testing.assert_close(together[0], trained.model(tokens))
 
 
 @pytest.mark.ci
@@ -253,15 +226,6 @@ def test_a_run_that_tint_does_not_simulate_has_the_true_gradient(
     assert "values" not in out.partition("NLL in nats.")[0]
     assert "rotary: no rate gains on validation, and smaller --rates may, for full at 50 %." in " ".join(out.split())
     assert "the chosen rate is" not in out
-
-
-def test_a_rate_that_is_given_twice_counts_once(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    printed = []
-    for rates in ("0.01", "1e-2,0.01"):
-        given = ["--how", "full", "--at", "0.5", "--limit", "8", "--split", "validation", "--rates", rates]
-        assert cli.main(["adapt", str(runs / "rotary"), *given]) == 0
-        printed.append(capsys.readouterr().out)
-    assert printed[0] == printed[1]
 
 
 def test_where_a_segment_ends() -> None:

@@ -163,20 +163,6 @@ def test_without_exemplars_the_steps_are_on_the_query_itself(runs: Path, name: s
             assert found[steps]["calibrated_accuracy"][0, row] == ((ratio > alone) == right)
 
 
-@pytest.mark.ci
-def test_ways_of_tint_agree_where_they_should(runs: Path) -> None:
-    """TinT's finite differences are near its exact set, and both leave the head alone, which full does not."""
-    trained = load(runs, "tint")
-    problems = problems_of(trained.track, "test", 3)
-    asked = FewShotPlan(Plan((), ()))
-    found = {
-        way: _values([trained], problems, "single", "label", way, 0.05, (4,), asked)[4] for way in ("values", "tint")
-    }
-    assert np.abs(found["values"]["nll"] - found["tint"]["nll"]).max() < 5e-3
-    full = _values([trained], problems, "single", "label", "full", 0.05, (4,), asked)[4]
-    assert np.abs(found["values"]["nll"] - full["nll"]).max() > 5e-3
-
-
 def test_calibration_of_four_queries() -> None:
     """All queries prefer label 1; without an excerpt the preference is larger still; the median divides them."""
     problem = Problem(np.zeros((1, 3)), np.zeros((4, 3)), np.array([2, 5]), np.array([0, 1, 0, 1]))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from architectures.tint import TinT
 from regbench import runner
 from tests.helpers.typed import said
 
@@ -40,15 +38,3 @@ def test_bad_input_is_told(arguments: list[str], words: str, capsys: pytest.Capt
 
 def test_a_run_of_another_architecture_has_no_sizes(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "is a run of 'cgt', not of 'tint'" in said(capsys, "tint", "--size-of", str(run_folder))[2]
-
-
-def test_a_construction_that_does_not_count_as_the_formula_is_an_error(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained = SimpleNamespace(model=object.__new__(TinT))
-    monkeypatch.setattr("regbench.config.read_run", lambda _: SimpleNamespace(architecture="tint"))
-    monkeypatch.setattr("regbench.analysis.trained.load_named", lambda *_, **__: trained)
-    for counted, code, last in ((7, 0, "Both agree for every map."), (8, 1, "They do not agree.")):
-        monkeypatch.setattr(TinT, "sizes", lambda _, n=counted: ({"all": 7}, {"norm": (n, 7)}))
-        assert said(capsys, "tint", "--size-of", "run")[0] == code
-        assert last in said(capsys, "tint", "--size-of", "run")[1]

@@ -1,0 +1,110 @@
+"""What every baseline over tokens promises, in each form: distributions of the prefix alone, for any batch and threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from baselines.arithmetic_solver import ArithmeticSolver
+from baselines.baum_welch import BaumWelch
+from baselines.bayes import Bayes, Prior
+from baselines.bigram_solver import BigramSolver
+from baselines.ngram import SMOOTHINGS, NGram
+from baselines.uniform import Uniform
+from regbench.models.predictor import Baseline
+from regbench.tasks.arithmetic import ArithmeticParameters
+from regbench.tasks.bigram import BigramParameters
+from regbench.utils.errors import UserError
+from tests.baselines.conftest import SEPARATOR, VOCAB, check_distributions, random_tokens
+
+PRIOR = Prior(states=(3, 5), edges=(1, 3), alphabet=(2, 4))
+EM = ({}, {"restarts": 3}, {"warm_start": True}, {"restarts": 2, "warm_start": True})
+SAMPLED = ({}, {"moves": 0}, {"hypotheses": 1}, {"hypotheses": 500, "moves": 1})
+ORDERS = [(order, s) for order in (1, 2, 3, 4, 5, None) for s in SMOOTHINGS if (order, s) != (None, "add-one")]
+FORMS: dict[str, Callable[[], Baseline]] = {
+    "uniform": lambda: Uniform(VOCAB, SEPARATOR),
+    **{f"{order}-gram {s}": lambda o=order, s=s: NGram(o, VOCAB, SEPARATOR, s) for order, s in ORDERS},
+    **{f"Baum-Welch {o}": lambda o=o: BaumWelch(3, VOCAB, SEPARATOR, **o) for o in EM},
+    **{f"Bayes {o}": lambda o=o: Bayes(PRIOR, VOCAB, SEPARATOR, **{"hypotheses": 20, **o}) for o in SAMPLED},
+}
+SOLVERS: dict[str, Callable[[], Baseline]] = {
+    "arithmetic": lambda: ArithmeticSolver(ArithmeticParameters(n_tasks=2, n_examples=3, n_digits=2)),
+    "bigram": lambda: BigramSolver(BigramParameters(n_symbols=12, n_triggers=3, length=60)),
+}
+"""They know their task, and are asked for any tokens of it, as no task makes them."""
+every = pytest.mark.parametrize("name", [*FORMS, *SOLVERS])
+
+
+def made(name: str) -> tuple[Baseline, int]:
+    """A baseline and the size of its vocabulary."""
+    if name in FORMS:
+        return FORMS[name](), VOCAB
+    return SOLVERS[name](), {"arithmetic": 16, "bigram": 13}[name]
+
+
+def some(name: str, shape: tuple[int, int]) -> np.ndarray:
+    vocab = made(name)[1]
+    return random_tokens(6, shape) if name in FORMS else np.random.default_rng(6).integers(0, vocab, shape)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_gives_distributions(name: str, tokens: np.ndarray) -> None:
+    check_distributions(made(name)[0].predict(tokens), tokens)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_solver_gives_distributions_of_tokens_that_its_task_does_not_make(name: str) -> None:
+    probs = made(name)[0].predict(some(name, (20, 300)))
+    assert (probs >= 0).all()
+    np.testing.assert_allclose(probs.sum(-1), 1.0, atol=1e-12)
+
+
+@every
+def test_knows_only_the_prefix(name: str) -> None:
+    tokens = some(name, (4, 40))
+    whole = made(name)[0].predict(tokens)
+    for t in (1, 7, 23):
+        np.testing.assert_array_equal(made(name)[0].predict(tokens[:, :t]), whole[:, :t])
+        changed = tokens.copy()
+        changed[:, t:] = tokens[:, t:][:, ::-1]
+        np.testing.assert_array_equal(made(name)[0].predict(changed)[:, : t + 1], whole[:, : t + 1])
+
+
+@every
+def test_knows_only_its_own_row_on_any_number_of_threads(name: str, threads: Callable[[int], None]) -> None:
+    tokens = some(name, (40 if "gram" in name else 9, 30))
+    threads(3)
+    whole = made(name)[0].predict(tokens)
+    threads(1)
+    np.testing.assert_array_equal(made(name)[0].predict(tokens), whole)
+    np.testing.assert_array_equal(made(name)[0].predict(tokens[[7, 2]]), whole[[7, 2]])
+
+
+@every
+def test_empty_batches(name: str) -> None:
+    baseline, vocab = made(name)
+    for shape in ((0, 7), (3, 0)):
+        assert baseline.predict(np.zeros(shape, int)).shape == (*shape, vocab)
+
+
+@pytest.mark.parametrize(
+    "baseline",
+    [
+        *(NGram(order, 2, 1, s) for order, s in ORDERS),
+        BaumWelch(3, 2, 1),
+        Bayes(Prior((2, 4), (1, 3), (1, 1)), 2, 1),
+    ],
+    ids=str,
+)
+def test_of_one_symbol_it_is_certain(baseline: Baseline) -> None:
+    probs = baseline.predict(np.array([[0, 0, 1, 0, 0, 0, 1, 1]]))
+    np.testing.assert_allclose(probs[0], np.tile([1.0, 0.0], (8, 1)))
+
+
+@pytest.mark.parametrize("tokens", [np.zeros(3, int), np.zeros((1, 3)), np.array([[16]]), np.array([[-1]])])
+@pytest.mark.parametrize("name", ["uniform", "3-gram reserved", "Baum-Welch {}", "Bayes {}", *SOLVERS])
+def test_tokens_of_wrong_rank_type_or_range_are_refused(name: str, tokens: np.ndarray) -> None:
+    with pytest.raises(UserError, match="token"):
+        made(name)[0].predict(tokens)
