@@ -135,13 +135,11 @@ def find_reference(name: str, given: Track | None = None) -> Reference:
     return _reference(given)
 
 
-def todays_track(name: str, digest: str, own: Track | None) -> Track | None:
-    """The track of this name, or `own` if it has the name. None where its definition has another digest, or is gone."""
+def todays_track(name: str, own: Track | None) -> Track | None:
+    """The track of this name, or `own` if it has the name. None where there is none here."""
     if own is not None and own.name == name:
-        track: Track | None = own
-    else:
-        track = _built_in(name) if name in track_names() else None
-    return track if track is not None and track.definition.digest == digest else None
+        return own
+    return _built_in(name) if name in track_names() else None
 
 
 _built_in = lru_cache(maxsize=16)(load_track)

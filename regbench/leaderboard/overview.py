@@ -187,8 +187,8 @@ class Overview:
 
 
 def overview(boards: Sequence[Board]) -> Overview:
-    """The overview of some boards, which are current. A stranger's `lstm.py` is not `lstm`: its file stands in its name."""
-    here = {board.track: board for board in boards if board.file_stem == board.track}
+    """The overview of some boards. A stranger's `lstm.py` is not `lstm`: its file stands in its name."""
+    here = {board.track: board for board in boards}
     found: dict[str, dict[str, Cell]] = {}
     for track in (one for one in ABILITIES if one in here):
         longest = load_track(track).task.io.max_length

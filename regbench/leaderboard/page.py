@@ -63,7 +63,7 @@ def build_page(boards: Sequence[Board]) -> str:
     seen = overview(boards)
     first = {one.track: i for i, one in enumerate(seen.abilities, -len(seen.abilities))}
     ordered = sorted(boards, key=lambda board: (board.mark != "", first.get(board.track, 0), -len(board.entries)))
-    current = {board.file_stem: board for board in ordered}
+    current = {board.track: board for board in ordered}
     return render_page(
         "leaderboard/templates/board.html",
         styles=["report/assets/base.css", "leaderboard/assets/board.css"],
@@ -105,7 +105,7 @@ def _section(board: Board, name: str) -> dict[str, Any]:
     return {
         "id": name,
         "board": board,
-        "stem": quote(board.file_stem, safe=""),
+        "stem": quote(board.track, safe=""),
         "heads": [dict(zip(("name", "meaning", "first", "kind"), head, strict=True)) for head in (*heads, *_FACTS)],
         "by_what": axis(board.entries[0].result, board.main_score, unit=False),
         "entries": {row.name: _words(row.entry, row.evidence) for row in board.rows if row.entry and row.evidence},

@@ -21,7 +21,7 @@ from matplotlib import rc_context
 from tabulate import tabulate
 
 from regbench.evaluation.language_models import ABOUT, read_language_models
-from regbench.leaderboard.claim import find_reference, todays_track
+from regbench.leaderboard.claim import find_reference
 from regbench.leaderboard.entry import Entry, canonical
 from regbench.leaderboard.figures import copies
 from regbench.leaderboard.overview import overview
@@ -43,7 +43,7 @@ from regbench.utils.guard import Refused, parse_json
 
 BASELINES = "baselines.json"
 _FILE_BYTES = 16 << 20
-_TABLE = re.compile(r"([a-z0-9-]+-v[0-9]+)(-[0-9a-f]{8})?\.(md|csv|tex|svg)")
+_TABLE = re.compile(r"([a-z0-9-]+-v[0-9]+)\.(md|csv|tex|svg)")
 _PICTURED = "recall-reach-v1"
 _DRAWN = re.compile(b"drawn from [0-9a-f]{64}")
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
@@ -154,7 +154,7 @@ def baselines_file(folder: Path, boards: list[Board], track: Track | None, annou
     """The text of `baselines.json`: what is there, and the baselines of tracks that are new on the board."""
     known: dict[str, Mapping[str, BaselineRecord]] = {**kept_baselines(folder)}
     for board in boards:
-        if board.digest not in known and todays_track(board.track, board.digest, track) is not None:
+        if board.digest not in known:
             known[board.digest] = find_reference(board.track, track).baselines(announce)
     return canonical(
         {
@@ -174,9 +174,9 @@ def render(boards: Sequence[Board]) -> dict[str, str]:
     if drawing := picture(boards):
         files[f"{_PICTURED}.svg"] = drawing
     for board in boards:
-        files[f"{board.file_stem}.md"] = markdown(board)
-        files[f"{board.file_stem}.csv"] = csv(board)
-        files[f"{board.file_stem}.tex"] = latex(board)
+        files[f"{board.track}.md"] = markdown(board)
+        files[f"{board.track}.csv"] = csv(board)
+        files[f"{board.track}.tex"] = latex(board)
     return files
 
 
@@ -343,10 +343,10 @@ def _board_row(board: Board) -> dict[str, str]:
         first = f"{best.name}, {best.scores[board.main_score]}, {best.tier}"
         first = first if best.tier == "reproduced" else f"open until reproduced: {first}"
     return {
-        "track": f"[{board.track}]({board.file_stem}.md)",
+        "track": f"[{board.track}]({board.track}.md)",
         "solved by": "{} of {}".format(*board.solved),
         "first": first,
-        "as data": f"[CSV]({board.file_stem}.csv), [LaTeX]({board.file_stem}.tex)",
+        "as data": f"[CSV]({board.track}.csv), [LaTeX]({board.track}.tex)",
     }
 
 

@@ -18,7 +18,7 @@ from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.metrics.scores import normalized_scores
 from regbench.metrics.significance import SIGNIFICANCE, Prior, ahead, default_prior
 from regbench.results import BaselineRecord, ScoreRecord
-from regbench.tracks.track import Track, frozen_tracks, track_names
+from regbench.tracks.track import Track, track_names
 from regbench.utils.errors import UserError
 
 SOLVED = 0.985
@@ -208,13 +208,6 @@ class Board:
             * (two > 0)
         )
 
-    @property
-    def file_stem(self) -> str:
-        """The name of the board's files: the track's name, and the digest if the name now means another definition."""
-        frozen = frozen_tracks().get(self.track)
-        edited = frozen is not None and frozen["digest"] != self.digest
-        return f"{self.track}-{self.digest[:8]}" if edited else self.track
-
 
 def rank(
     entries: Sequence[Entry],
@@ -231,22 +224,21 @@ def rank(
         spread: By the digest of a track's definition what is expected of the seeds. Else it is fitted to the entries.
 
     Raises:
-        UserError: Two entries of a track have one name or one configuration, or were not measured by the same.
+        UserError: Two entries of a track have one name or one configuration.
     """
-    groups: dict[tuple[str, str], list[Entry]] = {}
+    groups: dict[str, list[Entry]] = {}
     for entry in sorted(entries, key=lambda e: e.name):
-        groups.setdefault((entry.track, entry.result.track.digest), []).append(entry)
-    boards = [_board(group, own, evidence or {}, spread or {}) for group in groups.values()]
-    return sorted(boards, key=lambda board: (board.track, board.digest))
+        groups.setdefault(entry.track, []).append(entry)
+    return [_board(groups[track], own, evidence or {}, spread or {}) for track in sorted(groups)]
 
 
 def _board(
     entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, Evidence], spread: Mapping[str, Priors]
 ) -> Board:
-    _check_agreement(entries)
+    _check_names(entries)
     first = entries[0]
     digest, main = first.result.track.digest, first.result.track.main_score
-    track = todays_track(first.track, digest, own)
+    track = todays_track(first.track, own)
     described = METRICS if track is None else Metrics(METRICS | track.metrics)
     known = Metrics({name: described[name] for name in first.metrics})
     sign = known[main].sign
@@ -334,27 +326,10 @@ def _ties(ordered: Sequence[Entry], main: Metric, prior: Prior) -> list[tuple[tu
     ]
 
 
-def _check_agreement(entries: Sequence[Entry]) -> None:
-    """Refuses entries that cannot be compared.
-
-    Raises:
-        UserError: Something that must be the same for all entries differs.
-    """
-    first = entries[0]
-    names: dict[str, Entry] = {}
-    configurations: dict[str, Entry] = {}
+def _check_names(entries: Sequence[Entry]) -> None:
+    """Refuses two entries of one name or of one configuration. That they are of the same instances was verified of each."""
+    seen: dict[str, Entry] = {}
     for entry in entries:
-        for seen, key in ((names, entry.name), (configurations, entry.configuration_digest)):
-            if key in seen:
-                raise UserError(f"{entry.track} has an entry twice: {seen[key].file_name} and {entry.file_name}")
-            seen[key] = entry
-        if entry.result.track != first.result.track or set(entry.metrics) != set(first.metrics):
-            raise UserError(f"{entry.file_name} and {first.file_name} are not of the same {entry.track}")
-        if entry.instances.counts != first.instances.counts:
-            raise UserError(f"{entry.file_name} and {first.file_name} are scored on different positions")
-        for name, record in entry.result.baselines.items():
-            other = first.result.baselines.get(name, record)
-            for metric, score in record.scores.items():
-                same = other.scores.get(metric)
-                if same is None or abs(score.value - same.value) > 1e-4 * max(1.0, abs(same.value)):
-                    raise UserError(f"{entry.file_name} and {first.file_name} disagree on the baseline {name}")
+        for key in (entry.name, entry.configuration_digest):
+            if (other := seen.setdefault(key, entry)) is not entry:
+                raise UserError(f"{entry.track} has an entry twice: {other.file_name} and {entry.file_name}")

@@ -94,7 +94,7 @@ def test_readme_lists_tracks_with_their_budgets(board: Board) -> None:
     assert "These tracks have no entries yet: pfa-small-v1." in publish.readme([], [track])
     own = Board(**{**vars(board), "track": "pfa-small-v1"})
     text = " ".join(publish.readme([own], [track]).split())
-    assert f"| [pfa-small-v1]({own.file_stem}.md) | 5,000 | 8,000,000 |" in text
+    assert f"| [pfa-small-v1]({own.track}.md) | 5,000 | 8,000,000 |" in text
     assert "no entries yet" not in text
 
 

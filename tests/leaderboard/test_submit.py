@@ -161,35 +161,13 @@ def test_a_built_in_architecture_goes_by_its_name(lstm: Made, tmp_path: Path, na
     assert fault in made.findings.faults[0].text
 
 
-def test_a_stranger_does_not_go_by_a_built_in_name(stranger: Made, tmp_path: Path) -> None:
+def test_a_stranger_does_not_go_by_the_name_of_a_built_in_or_a_baseline(stranger: Made, tmp_path: Path) -> None:
     made = submit(stranger.run, tmp_path, track=stranger.track, name="mamba+better", source=stranger.source)
     assert "called as 'mamba' is" in made.findings.faults[0].text
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "oracle",
-        "3-gram",
-        "unigram+better",
-        "rnamba",
-        "mam-ba",
-        "mabma",
-        "mambas",
-        "transf0rmer",
-        "1stm",
-        "bayes",
-        "mamba_official",
-        "gla_ngh",
-    ],
-)
-def test_a_stranger_does_not_look_like_a_built_in_or_a_baseline(stranger: Made, name: str) -> None:
-    assert any("or nearly: give another with --name" in fault for fault in name_faults(name, stranger.entry.result))
-
-
-@pytest.mark.parametrize("name", ["samba", "my_average", "average+mamba", "hymba", "mine-2", "gated"])
-def test_other_names_are_free(stranger: Made, name: str) -> None:
-    assert list(name_faults(name, stranger.entry.result)) == []
+    for name in ("oracle", "3-gram", "unigram+better", "bayes", "mamba_official"):
+        assert len(list(name_faults(name, stranger.entry.result))) == 1, name
+    for name in ("samba", "my_average", "average+mamba", "mambas"):
+        assert list(name_faults(name, stranger.entry.result)) == [], name
 
 
 def test_a_default_name_is_never_too_long(lstm: Made) -> None:
