@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import Progress
-from regbench.evaluation.predictions import Predictions, by_length, expected_arrays
+from regbench.evaluation.predictions import Predictions, expected_arrays
 from regbench.leaderboard.claim import Case, Findings, Note, Reference, RunFolder, find_reference
 from regbench.leaderboard.entry import InstanceScores
 from regbench.leaderboard.figures import rescored
@@ -104,7 +104,7 @@ class Asked:
     def rows(self, io: IO, model: Any, progress: Progress = lambda done, total: None) -> NDArray[Any]:
         """(T, V): a row for each token, as stored predictions have them; or for each instance."""
         instances, kind = self.instances, np.float32 if isinstance(io, VectorIO) else np.float16
-        at_once, order = rows_at_once(io, instances.tokens.shape[1], 64), by_length(instances)
+        at_once, order = rows_at_once(io, instances.tokens.shape[1], 64), np.argsort(instances.lengths, kind="stable")
         batches = predict_in_batches(ModelPredictor(model), instances[order], at_once, progress)
         if not self.last:
             return Predictions.pack(batches, instances, kind, order).packed
@@ -213,11 +213,7 @@ def can_isolate() -> bool:
 
 
 def predict_isolated(run: RunFolder, source: bytes, reference: Reference, asked: Sequence[Asked]) -> Iterator[Answer]:
-    """What a stranger's file predicts. It is given what `_job` reads, in a folder that it cannot write to.
-
-    Raises:
-        UserError: There is no bubblewrap here. Or, as `Refused`, the code fails, takes too long, or makes no predictions.
-    """
+    """What a stranger's file predicts. It is given what `_job` reads, in a folder that it cannot write to."""
     if not can_isolate():
         raise UserError("a stranger's code runs only under bubblewrap: install it (apt install bubblewrap), on Linux")
     record, io = run.result.architecture, reference.track.task.io

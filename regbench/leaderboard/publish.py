@@ -97,13 +97,7 @@ verified. `regbench reproduce FILE --by NAME` trains it again, if it is built in
 def load_boards(
     folder: Path, track: Track | None = None, announce: Callable[[str], None] = lambda _: None
 ) -> tuple[list[Board], list[str]]:
-    """The ranked boards of all entries, and a line for each fault in the entries. With a fault there are no boards.
-
-    Args:
-        folder: The leaderboard's folder.
-        track: A track of your own, if entries may be of that.
-        announce: Called with a line before something that takes long.
-    """
+    """The ranked boards of all entries, and a line for each fault in the entries. With a fault there are no boards."""
     entries: list[Entry] = []
     evidence: dict[str, Evidence] = {}
     faults: list[str] = []
@@ -133,11 +127,7 @@ def load_boards(
 
 
 def kept_baselines(folder: Path) -> dict[str, dict[str, BaselineRecord]]:
-    """What `baselines.json` of a leaderboard holds: by the digest of a track's definition the baselines on its test split.
-
-    Raises:
-        Refused: It is not of the schema.
-    """
+    """What `baselines.json` of a leaderboard holds: by the digest of a track's definition the baselines on its test split."""
     if not Folder(folder).has(BASELINES):
         return {}
     content = parse_json(Folder(folder).read(BASELINES, _FILE_BYTES), BASELINES)
@@ -224,7 +214,6 @@ def markdown(board: Board) -> str:
 
 
 def _language_models(board: Board) -> str:
-    """The language models in Markdown. Empty where there are none."""
     if not board.language_models:
         return ""
     rows = []
@@ -259,12 +248,7 @@ def csv(board: Board) -> str:
 
 
 def readme(boards: Sequence[Board], tracks: Sequence[Track]) -> str:
-    """`README.md` of the leaderboard's folder.
-
-    Args:
-        boards: The ranked boards.
-        tracks: The tracks that take entries, with or without a board.
-    """
+    """`README.md` of the leaderboard's folder; `tracks` are those that take entries, with or without a board."""
     here = {board.track: board for board in boards}
     found = abilities(boards)
     parts = [_INTRODUCTION, "## How far each architecture goes", *found] if found else [_INTRODUCTION]
@@ -373,7 +357,6 @@ def _set(cell: str, row: Row, form: str, escape: dict[int, str]) -> str:
 
 
 def _cells(board: Board, row: Row) -> dict[str, str]:
-    """A row's cells for people, by column."""
     cells = {"rank": row.place, "predictor": row.title}
     cells |= {board.known[m].heading: str(row.scores[m]) for m in board.metrics}
     cells["normalized score"] = in_hundredths(row.normalized)
@@ -392,7 +375,6 @@ def _cells(board: Board, row: Row) -> dict[str, str]:
 
 
 def _record(board: Board, row: Row) -> dict[str, object]:
-    """A row's cells for programs, by column."""
     best, worst = row.shown_ties or (None, None)
     record: dict[str, object] = {"rank": None if row.held else row.rank, "best_rank": best, "worst_rank": worst}
     record |= {"kind": row.kind, "name": row.name}

@@ -26,7 +26,7 @@ from regbench.metrics.significance import Change, compare_splits, seed_error, wo
 from regbench.results import ScoreRecord
 from regbench.tracks import SPLITS, Track
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, exclusive, explain_full_disk
+from regbench.utils.files import atomic_write, explain_full_disk
 from regbench.utils.guard import of_schema, parse_json
 from regbench.utils.settings import Strict
 
@@ -52,8 +52,6 @@ _By = Annotated[str, pydantic.Field(min_length=1, max_length=LONGEST_BY, pattern
 
 
 class Submitted(Strict):
-    """When an entry was submitted, and by whom."""
-
     date: _Date
     by: _By
 
@@ -102,7 +100,6 @@ class Evidence(Strict):
 
     @property
     def tier(self) -> Tier:
-        """The highest tier that the evidence gives."""
         if self.reproduced is not None:
             return "reproduced"
         return "claimed" if self.challenge is None else "verified"
@@ -115,7 +112,6 @@ class Evidence(Strict):
 
 
 def today() -> str:
-    """The date in UTC, as evidence has it."""
     return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
@@ -131,24 +127,13 @@ def read_evidence(stored: Stored) -> Evidence:
 
 
 def add_evidence(stored: Stored, **found: Submitted | Challenge | Reproduced) -> None:
-    """Writes more evidence for an entry. What was found of this very entry before stays.
-
-    Raises:
-        UserError: Another entry has taken its place since it was read.
-    """
-    digest, folder = stored.entry.digest, stored.path.resolve().parent
-    board = folder.parent.parent if folder.parent.name == "entries" else folder
-    # As `submit` does: else two at once would not see each other.
-    with explain_full_disk(board), exclusive(board, patience=math.inf):
-        if not stored.path.is_file() or Stored(stored.path).entry.digest != digest:
-            raise UserError(f"{stored.path} has been replaced in the meantime: the evidence is of the former entry")
-        earlier = read_evidence(stored)
-        kept = earlier if earlier.entry == digest else Evidence(entry=digest)
-        write_evidence(stored, kept.model_copy(update=found))
+    """Writes more evidence for an entry. What was found of this very entry before stays."""
+    digest, earlier = stored.entry.digest, read_evidence(stored)
+    kept = earlier if earlier.entry == digest else Evidence(entry=digest)
+    write_evidence(stored, kept.model_copy(update=found))
 
 
 def write_evidence(stored: Stored, evidence: Evidence) -> None:
-    """Writes the evidence beside an entry."""
     path = stored.path.with_name(stored.evidence_name)
     with explain_full_disk(path), atomic_write(path, "wb") as file:
         file.write(evidence_bytes(evidence))
@@ -162,11 +147,7 @@ def evidence_bytes(evidence: Evidence) -> bytes:
 
 
 def check_by(by: str, stored: Stored | None = None) -> None:
-    """Refuses what cannot name who did something, and who submitted the entry that is to be judged.
-
-    Raises:
-        UserError: The name is empty, long, or has characters that are not shown; or it is that of who submitted.
-    """
+    """Refuses what cannot name who did something, and who submitted the entry that is to be judged."""
     if not _words(by) or len(by) > LONGEST_BY or not by.isprintable():
         raise UserError(f"--by needs a name of 1 to {LONGEST_BY} characters that can be shown, not {by[:80]!a}")
     submitted = None if stored is None else read_evidence(stored).submitted
@@ -269,11 +250,7 @@ def fresh_seed(entry: Entry, number: int) -> int:
 
 
 def fresh_split(track: Track, seed: int, count: int) -> Instances:
-    """So many instances of a track's generator, from a seed, that no split has.
-
-    Raises:
-        UserError: The generator has too few others.
-    """
+    """So many instances of a track's generator, from a seed, that no split has."""
     task, seen = track.task, _identities(track)
     for drawn in (count + count // 4, 8 * count):
         instances = task.fresh(track.definition.splits, drawn, seed)

@@ -8,9 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +22,9 @@ from regbench.leaderboard import against_run
 from regbench.leaderboard.against_run import Asked, can_isolate, predict_isolated
 from regbench.leaderboard.challenge import challenge
 from regbench.leaderboard.claim import Reference, RunFolder
-from regbench.leaderboard.entry import canonical
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.tiers import (
     LEVEL,
-    Evidence,
-    Reproduced,
     Submitted,
     add_evidence,
     differing,
@@ -45,15 +40,7 @@ from regbench.metrics.significance import Change
 from regbench.tracks import SPLITS, Track, load_track
 from regbench.training.checkpoint import load_tensors, save_tensors
 from regbench.utils.errors import UserError
-from tests.leaderboard.attacks import seal
-from tests.leaderboard.conftest import Made, commit, isolates
-
-
-def board_of(made: Made, folder: Path) -> Path:
-    """A copy of the board, which is committed; the entry's file in it."""
-    shutil.copytree(made.board, folder / "board")
-    commit(folder / "board")
-    return folder / "board" / made.path.relative_to(made.board)
+from tests.leaderboard.conftest import Made, board_of, commit, isolates
 
 
 def test_cuts_stand_for_all_positions_of_each_score() -> None:
@@ -207,42 +194,6 @@ def test_weights_that_predict_something_else_are_refused(lstm: Made, tmp_path: P
     found = challenge(Stored(path), run, by="a reader", track=lstm.track, cuts=100)
     assert {fault.check for fault in found.findings.faults} == {"checkpoint"}
     assert read_evidence(Stored(path)).tier == "claimed"
-
-
-def test_an_entry_that_is_replaced_meanwhile_gets_no_evidence(lstm: Made, tmp_path: Path) -> None:
-    path = board_of(lstm, tmp_path)
-
-    def replaces(line: str) -> None:
-        if line == "asking the weights of seed 2, 3 of 3":
-            content = lstm.entry.content()
-            content["configuration"]["trials"] = content["result"]["selection"]["trials"] = 9
-            path.write_text(canonical(seal(content)))
-
-    with pytest.raises(UserError, match="has been replaced in the meantime"):
-        challenge(Stored(path), lstm.run, by="a reader", track=lstm.track, cuts=100, announce=replaces)
-    assert not path.with_name(Stored(path).evidence_name).exists()
-
-
-def test_two_kinds_of_evidence_at_once_are_both_kept(
-    lstm: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored = Stored(board_of(lstm, tmp_path))
-
-    def slowly(of: Stored) -> Evidence:
-        found = read_evidence(of)
-        time.sleep(0.2)
-        return found
-
-    monkeypatch.setattr("regbench.leaderboard.tiers.read_evidence", slowly)
-    again = Reproduced(date=today(), by="b", machine="c", seeds=[0, 1, 2], scores=[{}, {}, {}], identical=[])
-    with ThreadPoolExecutor() as pool:
-        both = [
-            pool.submit(add_evidence, stored, reproduced=again),
-            pool.submit(add_evidence, stored, submitted=Submitted(date=today(), by="a")),
-        ]
-    assert [one.exception() for one in both] == [None, None]
-    evidence = read_evidence(stored)
-    assert (evidence.reproduced, evidence.submitted) == (again, Submitted(date=today(), by="a"))
 
 
 @pytest.mark.ci

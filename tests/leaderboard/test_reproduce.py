@@ -16,7 +16,7 @@ from regbench.leaderboard.tiers import Evidence, Reproduced, Submitted, read_evi
 from regbench.leaderboard.verify import verify_entry
 from regbench.metrics.significance import default_prior
 from regbench.utils.errors import UserError
-from tests.leaderboard.conftest import SETTINGS, Made, commit, isolates
+from tests.leaderboard.conftest import SETTINGS, Made, board_of, isolates
 
 
 def test_the_command_of_an_entry_gives_its_scores_again(
@@ -47,13 +47,6 @@ def again(lstm: Made, tiny_file: Path, tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("again") / "run"
     regbench.run(str(tiny_file), "lstm", (0, 1, 2), settings=SETTINGS, trials=2, out=folder)
     return folder
-
-
-def board_of(made: Made, folder: Path) -> Path:
-    """A copy of the board; the entry's file in it."""
-    shutil.copytree(made.board, folder / "board")
-    commit(folder / "board")
-    return folder / "board" / made.path.relative_to(made.board)
 
 
 def test_all_seeds_by_somebody_make_an_entry_reproduced(
