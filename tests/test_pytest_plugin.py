@@ -16,8 +16,6 @@ import pytest
 
 import regbench
 from regbench import runner
-from regbench.evaluation.predictions import Predictions
-from regbench.utils.files import read_arrays
 from tests.helpers.documents import blocks
 
 pytest_plugins = ["pytester"]
@@ -194,16 +192,6 @@ class TestOutcomes:
         run(pytester, "--regbench-update").assert_outcomes(passed=1)
         assert record_of(pytester).read_bytes() != before
 
-    def test_a_level_of_ones_own(
-        self, pytester: pytest.Pytester, write: Callable[..., None], good: Path, bad: Path
-    ) -> None:
-        write(folder=good)
-        run(pytester, "--regbench-update").assert_outcomes(passed=1)
-        write(folder=bad, level=1e-9)
-        run(pytester).assert_outcomes(passed=1)
-        write(folder=bad, level=0.7)
-        assert failure(run(pytester)) == "regbench: level must be above 0 and below 0.5, not 0.7"
-
     def test_the_outcome_is_returned(self, pytester: pytest.Pytester, tiny_file: Path, good: Path) -> None:
         pytester.makepyfile(
             "def test_it(regbench_score):\n"
@@ -299,21 +287,6 @@ class TestBeforeAnythingIsTrained:
         assert failure(run(pytester)).endswith("is a run of lstm, not mamba")
         write(folder=good, track="pfa-small-v1")
         assert "is of the track tiny-v1, not pfa-small-v1" in failure(run(pytester, "--regbench-update"))
-
-    def test_predictions_that_are_not_the_runs(
-        self, pytester: pytest.Pytester, write: Callable[..., None], good: Path
-    ) -> None:
-        path = good / "seed-1" / "predictions.npz"
-        whole = path.read_bytes()
-        try:
-            predictions = Predictions.from_arrays(read_arrays(path))
-            Predictions(predictions.packed[:, ::-1], predictions.lengths).save(path)
-            write(folder=good)
-            text = failure(run(pytester, "--regbench-update"))
-        finally:
-            path.write_bytes(whole)
-        assert "the stored predictions of seed 1 are not those that result.json scored" in text
-        assert not (pytester.path / RECORDS).exists()
 
 
 class TestSeeds:

@@ -125,7 +125,6 @@ def _differ(one: FloatArray, other: FloatArray) -> bool:
 
 
 def _sees_future(baseline: Baseline, io: IO, tokens: NDArray[Any]) -> Leak | None:
-    """How it sees the future in one instance, (1, L), or None."""
     import torch
 
     from regbench.checks.causality import depends_on_length, sees_future
