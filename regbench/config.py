@@ -96,16 +96,11 @@ def read_config(path: Path) -> Config:
 def require_readable(config: Config) -> None:
     """Checks that `read_run` can read the `config.yaml` of a run with this configuration."""
     try:
-        parse_plain_yaml(config_text(config).encode(), "the configuration")
+        parse_plain_yaml(yaml.safe_dump(config.model_dump(mode="json")).encode(), "the configuration")
     except Refused as error:
         raise UserError(str(error)) from None
     except (PydanticSerializationError, UnicodeDecodeError) as error:
         raise UserError(f"the settings cannot be written: {str(error).splitlines()[0]}") from None
-
-
-def config_text(config: Config) -> str:
-    """What `config.yaml` says."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
 
 
 def read_run(folder: Path) -> Config:
@@ -154,4 +149,4 @@ def make_folder(base: Path) -> Path:
 def write_config(folder: Path, config: Config) -> None:
     """Writes `config.yaml`. From then on the folder holds a run that can be resumed."""
     with atomic_write(folder / "config.yaml") as file:
-        file.write(config_text(config))
+        yaml.safe_dump(config.model_dump(mode="json"), file, sort_keys=False)

@@ -25,7 +25,6 @@ from regbench.models.model import Model, ModelPredictor, shift_in
 from regbench.results import read_result
 from regbench.tasks.base import TokenIO, VectorIO
 from regbench.tracks import Track, load_track
-from regbench.training.trainer import Trainer
 from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.files import read_arrays
@@ -144,29 +143,6 @@ def test_a_run_from_the_command_line_to_its_pictures(
     assert predictions.digest == seed.predictions_sha256
     scores, curves = score_records(score(track.task, track.instances("test"), predictions.batches(64)))
     assert (scores, curves) == (seed.scores, seed.curves)
-
-
-@pytest.mark.ci
-def test_an_interrupted_run_resumes_to_the_same_result(
-    go: Callable[..., regbench.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = go("whole")
-    evaluate, calls = Trainer._evaluate, []
-
-    def interrupted(trainer: Any) -> float:
-        calls.append(trainer)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return evaluate(trainer)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_evaluate", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            go("broken")
-    assert (tmp_path / "broken" / "seed-0" / "resume.safetensors").exists()
-    resumed = regbench.resume(tmp_path / "broken")
-    assert resumed.seeds[0].scores == whole.seeds[0].scores
-    assert resumed.seeds[0].predictions_sha256 == whole.seeds[0].predictions_sha256
 
 
 def test_ngram_heads_refuse_vectors_in_one_line(go: Callable[..., regbench.Result]) -> None:

@@ -44,9 +44,7 @@ def curves() -> dict[str, list[SweepCurve]]:
     for (layers, label), own in table.groupby(["n_layers", name]):
         panel = f"{layers} layer{'s' * (layers > 1)}"
         scores = tuple(Spread.of([score]) for score in own[METRIC].tolist())
-        found.setdefault(panel, []).append(
-            SweepCurve(TRACK, AXIS, panel, METRIC, label, tuple(own[AXIS].tolist()), scores)
-        )
+        found.setdefault(panel, []).append(SweepCurve(TRACK, AXIS, METRIC, label, tuple(own[AXIS].tolist()), scores))
     return found
 
 

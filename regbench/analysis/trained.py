@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regbench.checks.causality import differ
+from regbench.checks.subject import differ
 from regbench.config import Config, read_run
 from regbench.models.backbone import Backbone
 from regbench.models.build import build, resolve_options, split_settings

@@ -12,9 +12,17 @@ import torch
 from pydantic_core import PydanticSerializationError
 from torch import Tensor
 
-from regbench.checks.causality import BORDERS, depends_on_length, differ, sees_future
 from regbench.checks.contract import Check, NotApplicable
-from regbench.checks.subject import CAUSAL_TOLERANCE, LENGTH_TOLERANCE, Subject, finite_output
+from regbench.checks.subject import (
+    BORDERS,
+    CAUSAL_TOLERANCE,
+    LENGTH_TOLERANCE,
+    Subject,
+    depends_on_length,
+    differ,
+    finite_output,
+    sees_future,
+)
 from regbench.checks.training import overfits, trains
 from regbench.data.instances import Instances
 from regbench.models.backbone import Backbone, held_bytes

@@ -25,7 +25,7 @@ from regbench.utils.registry import BASELINE
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regbench.checks.causality import Leak
+    from regbench.checks.subject import Leak
 
 TOLERANCE = 1e-6
 """The largest difference between two predictions of one position: sums over other batches round in another way."""
@@ -119,16 +119,15 @@ def fault_of(baseline: Baseline, io: IO, instances: Instances) -> str | None:
 def _differ(one: FloatArray, other: FloatArray) -> bool:
     import torch  # it loads slowly, and baselines that are built in are not checked
 
-    from regbench.checks.causality import differ
+    from regbench.checks.subject import differ
 
     return differ(torch.tensor(one), torch.tensor(other), TOLERANCE)  # copies: an array may be read-only
 
 
 def _sees_future(baseline: Baseline, io: IO, tokens: NDArray[Any]) -> Leak | None:
-    """How it sees the future in one instance, (1, L), or None."""
     import torch
 
-    from regbench.checks.causality import depends_on_length, sees_future
+    from regbench.checks.subject import depends_on_length, sees_future
 
     def predict(inputs: Tensor) -> Tensor:
         given = inputs.numpy().astype(tokens.dtype)

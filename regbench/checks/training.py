@@ -9,9 +9,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from regbench.checks.causality import BORDERS, differ, others, sees_future
 from regbench.checks.contract import NotApplicable
-from regbench.checks.subject import CAUSAL_TOLERANCE, Subject, finite_output
+from regbench.checks.subject import BORDERS, CAUSAL_TOLERANCE, Subject, differ, finite_output, others, sees_future
 from regbench.metrics.metric import score_positions
 from regbench.models.model import Model, manual_seed
 from regbench.tracks import load_track

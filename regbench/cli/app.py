@@ -127,7 +127,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _commands() -> dict[str, str]:
-    """The modules of the benchmark's own commands, by name."""
     return {module.name: f"{commands.__name__}.{module.name}" for module in pkgutil.iter_modules(commands.__path__)}
 
 

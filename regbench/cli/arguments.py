@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 
 def one_of(*known: str) -> Callable[[str], str]:
-    """The `type` of an argument that takes one of a few words.
-
-    The function that it returns raises UserError for any other word; the message names the nearest known one.
-    """
+    """The `type` of an argument that takes one of a few words. For any other a UserError names the nearest known one."""
 
     def read(text: str) -> str:
         if text not in known:

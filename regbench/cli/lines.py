@@ -35,7 +35,6 @@ def print_line(text: str, console: Console) -> None:
 
 
 def tell(text: str) -> None:
-    """Prints on stderr what is going on."""
     print_line(text, stderr())
 
 
@@ -58,14 +57,12 @@ class Bar:
         self.clear()
 
     def clear(self) -> None:
-        """Takes the bar away."""
         for task in self._bar.task_ids:
             self._bar.stop()
             self._bar.remove_task(task)
         self._of = None
 
     def announce(self, name: str, done: int, total: int) -> None:
-        """Is told how far a predictor is."""
         what = f"predicted by {escaped(name)}{self.on}"
         if self._of != what:
             self.clear()
@@ -88,7 +85,7 @@ class Bar:
 def under_way(console: Console) -> Iterator[Callable[[str], None]]:
     """Shows the current step of a long command in a line that goes away. Without a terminal it prints each step that is done.
 
-    It gives a function to call with the name of each step, when the step begins.
+    What it gives is called with the name of each step, when the step begins.
     """
     running = ""
 

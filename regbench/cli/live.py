@@ -44,7 +44,6 @@ class _Run:
 
     @property
     def here(self) -> float:
-        """How much of it was trained here."""
         return 0.0 if self.first is None else self.job.size * (self.share - self.first)
 
 
@@ -92,7 +91,6 @@ class Live:
             self.say(f"done: {_what(job)}; {self._whole(counts)}")
 
     def chosen(self, group: grid.Group, point: grid.Point, loss: float) -> None:
-        """What was chosen among the trials."""
         self.say(f"chosen of {len(group.trials)}: {point.label}, validation loss {loss:.4f}")
 
     def ticked(self, counts: Counts) -> None:

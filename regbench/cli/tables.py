@@ -73,7 +73,6 @@ def sweep_table(track: str, rows: Sequence[Chosen]) -> Table:
 
 
 def failure_table(failures: Sequence[tuple[str, str]]) -> Table:
-    """What failed, and why."""
     table = narrow_table("failed", ("what", "why"), 2, failures)
     for column in table.columns:
         column.no_wrap, column.overflow = False, "fold"

@@ -179,7 +179,6 @@ def cached(config: Mapping[str, Any], make: Callable[[], Instances]) -> Instance
 
 
 def _arrays(instances: Instances) -> dict[str, Any]:
-    """The content of an instances file, by name."""
     return {
         "tokens": instances.tokens,
         "lengths": instances.lengths,

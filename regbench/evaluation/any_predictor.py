@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -29,7 +27,7 @@ from regbench.tracks import Track
 from regbench.training.progress import now_and_then
 from regbench.training.provenance import describe_code, describe_environment
 from regbench.utils.arrays import FloatArray
-from regbench.utils.errors import UserError, blaming, nearest
+from regbench.utils.errors import UserError, nearest
 
 _SPLITS = ("test", "validation")
 
@@ -55,8 +53,7 @@ def evaluate_predictor(
         raise UserError(f"a name for tables is needed, not {name!r}")
     require_bottleneck(predictor, track)
     one = given(predictor, track.task, predicts, kind, device)
-    with blaming("the digest of the weights fails:"):
-        weights = weights_digest(one.module) if one.module is not None else None
+    weights = weights_digest(one.module) if one.module is not None else None
     instances = track.instances(split)
     named_baselines(track, instances, baselines)  # a wrong name is told before all is predicted
     what = f"predicting the {split} split of {track.name}"
@@ -139,15 +136,10 @@ def result_of(
     )
 
 
-_NO_NAMES = ("model", "net", "predict", "predictor", "forward", "__call__", "<lambda>")
-"""What many functions and classes are called."""
-
-
 def _name_of(predictor: Any) -> str:
     """The name of a function or of an object, of a published model its own, else its class. An array is called "predictions".
 
-    A method is called as its object, what `torch.compile` made as what it was made from. Where the name could be any model's, it
-    is that of the file.
+    A method is called as its object, what `torch.compile` made as what it was made from.
     """
     if isinstance(predictor, np.ndarray | Tensor):
         return "predictions"
@@ -156,9 +148,6 @@ def _name_of(predictor: Any) -> str:
     names = (getattr(predictor, key, None) for key in ("__name__", "name", "name_or_path"))
     name = next((one for one in names if isinstance(one, str) and one), type(predictor).__name__)
     name = name.rstrip("/").rpartition("/")[2]
-    if name.lower() in _NO_NAMES:
-        file = getattr(sys.modules.get(getattr(predictor, "__module__", "")), "__file__", None)
-        name = Path(file).stem if file else name if name.isidentifier() else "callable"
     return name if name.isprintable() else type(predictor).__name__
 
 

@@ -183,14 +183,9 @@ def score_baselines(
     anchors: bool = False,
     names: Sequence[str] | None = None,
 ) -> dict[str, BaselineRecord]:
-    """Scores the default baselines. The cache keeps their scores, since they depend on nothing that is trained.
+    """Scores the default baselines, or those of these names in tables. The cache keeps their scores: they depend on no training.
 
-    Args:
-        track: The track.
-        instances: What they predict.
-        announce: Is told what is scored, and how far it is.
-        anchors: Only the two between which normalized scores lie.
-        names: As `named_baselines` takes them. Without the two of `anchors` there are no normalized scores.
+    With `anchors` only the two are scored between which normalized scores lie. Without these two there are no normalized scores.
     """
     wanted = [b for b in named_baselines(track, instances, names) if b.anchor is not None or not anchors]
     if not wanted:

@@ -56,7 +56,6 @@ class Comparison:
     stderr: NDArray[np.float64]  # (M, M)
 
     def write_csv(self, path: Path) -> None:
-        """Writes a CSV file with a line for each pair of predictors, in both directions."""
         rows = [
             [one, other, f"{self.distance[i, j]:.6f}", f"{self.stderr[i, j]:.6f}"]
             for i, one in enumerate(self.names)
@@ -94,7 +93,6 @@ def distances(
 
 
 def compared_part(found: Found, tokens: int) -> Instances:
-    """The first tokens of each test instance."""
     track = found.track
     if tokens < 1:
         raise UserError(f"tokens must be at least 1, not {tokens}")
@@ -231,10 +229,7 @@ def _distances(
 
 
 def mean_distance(pairs: Iterable[tuple[FloatArray, FloatArray]], early: Instances) -> ScoreRecord:
-    """The mean TVD over pairs of predictions, each (P, V) at the scored positions of `early`.
-
-    Its error is over instances, or over problems that they share.
-    """
+    """The mean TVD over pairs of predictions, each (P, V) at the scored positions of `early`, with its error over problems."""
     row, _ = np.nonzero(early.scored)
     each = np.mean([np.bincount(row, 0.5 * np.abs(a - b).sum(-1), len(early)) for a, b in pairs], 0)
     return mean_over(each, early.scored.sum(1), early.problem)
@@ -242,8 +237,6 @@ def mean_distance(pairs: Iterable[tuple[FloatArray, FloatArray]], early: Instanc
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """One predictor."""
-
     name: str
     seeds: int
     """How many trained models its scores are the mean of. 0 of a baseline."""

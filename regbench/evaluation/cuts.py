@@ -20,12 +20,8 @@ def prompts(
 ) -> Instances:
     """K prompts: the tokens before a place, and a separator where the next token would stand.
 
-    Args:
-        instances: What is cut.
-        which: (K,), the instance of each prompt.
-        places: (K,), the place of the token that is asked for.
-        separator: Stands in its place and pads, so that a prompt has one token more than are shown.
-        length: That to which prompts are padded; by default that of the longest.
+    `which` (K,) are the instances that are cut, `places` (K,) the places of the tokens that are asked for. Separators pad them to
+    `length`, or to the longest prompt.
     """
     length = length or int(places.max()) + 1
     shown = np.arange(length) < places[:, None]

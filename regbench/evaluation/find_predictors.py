@@ -22,8 +22,6 @@ DEFAULT_TRACK = "pfa-small-v1"
 
 @dataclass(frozen=True)
 class ComparedPredictor:
-    """One predictor of a comparison."""
-
     label: str | None
     """The name that the user gave to it, if any."""
     name: str
@@ -138,7 +136,6 @@ def _split(spec: str) -> tuple[str | None, str]:
 def _find(
     spec: str, track: Track, test: Instances, baselines: Sequence[Baseline], board: Board | None
 ) -> list[ComparedPredictor]:
-    """The predictors that one argument stands for."""
     label, name = _split(spec)
     if label is not None and board is not None and spec in board.names(track):  # the name of an entry may have a "="
         label, name = None, spec

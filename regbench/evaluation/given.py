@@ -156,7 +156,6 @@ def _asking(function: Callable[[Tensor], Any], device: torch.device) -> Callable
 
 
 def as_array(rows: Any, what: str) -> NDArray[Any]:
-    """Rows as an array of floating-point numbers."""
     if isinstance(rows, Tensor):
         with blaming(f"the {what} must give a tensor that can become an array: this one raises"):
             rows = rows.detach().cpu()  # of 16 and 8 bits NumPy knows but one
@@ -229,7 +228,6 @@ def _normalized(rows: NDArray[Any], kind: Kind | None) -> FloatArray:
 
 
 def _recognized(numbers: Tensor) -> Kind:
-    """What rows (T, V) look like."""
     if bool((numbers >= 0).all()) and bool(((numbers.sum(-1) - 1).abs() <= SUM_TOLERANCE).all()):
         return "probabilities"
     if bool((numbers <= SUM_TOLERANCE).all()) and bool(((numbers.exp().sum(-1) - 1).abs() <= SUM_TOLERANCE).all()):
@@ -238,5 +236,4 @@ def _recognized(numbers: Tensor) -> Kind:
 
 
 def _worst(sums: Tensor) -> float:
-    """The sum that is furthest from 1."""
     return float(sums[(sums - 1).abs().argmax()])

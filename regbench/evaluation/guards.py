@@ -75,7 +75,6 @@ class CutCheck:
         return places
 
     def add(self, rows: FloatArray, start: int) -> None:
-        """Takes the predictions (B, L, V) of the instances from `start` on."""
         for k in np.flatnonzero((start <= self.which) & (self.which < start + len(rows))):
             self.scored[int(k)] = rows[self.which[k] - start, self.places[k]].copy()
 
@@ -187,7 +186,6 @@ class HonestyCheck:
         """How often each token is scored."""
 
     def add(self, rows: FloatArray, instances: Instances) -> None:
-        """Takes the predictions (B, L, V) of some instances."""
         if isinstance(self.task.io, VectorIO):
             return
         tokens = instances.targets.astype(np.int64)
@@ -217,7 +215,7 @@ class HonestyCheck:
     def judge(self, one: Given, cuts: CutCheck) -> None:
         """Refuses predictions that have seen what they predict, and predictions that are shifted by one place."""
         if self._better(-1):
-            raise UserError(_early(one, sure=bool(self.log_likelihood.any())))
+            raise UserError(_early(one))
         late = self._better(1) and self.task.knows_truth and abs(self.z(1)) < LARGEST_Z / 2 and self.excess[1][1] > 1
         if late and (one.rows is not None or cuts.ignore_the_token_before(one)):
             own, before = ("t + 1", "t") if one.predicts == "next" else ("t", "t - 1")
@@ -272,11 +270,9 @@ def _cautious_log(rows: FloatArray) -> FloatArray:
     return cast(FloatArray, np.log(0.9 * rows + 0.1 / rows.shape[-1]))
 
 
-def _early(one: Given, *, sure: bool = True) -> str:
-    """What is said of rows that fit the token after theirs. Not sure: a later row that might fit it still better is not there."""
+def _early(one: Given) -> str:
+    """What is said of rows that fit the token after theirs."""
     if one.predicts == "next":
         return f"predictions are two places early: the {one.what}'s row t fits token t + 2 better than token t + 1"
     fits = f"the {one.what}'s row t fits token t + 1 better than token t"
-    if sure:
-        return f"predictions are one place early: {fits}; say predicts='next'"
-    return f"predictions are shifted: {fits}; if they are one place early, say predicts='next'"
+    return f"predictions are one place early: {fits}; say predicts='next'"

@@ -75,13 +75,6 @@ class Prompting(Settings):
             raise ValueError(f"it has {size:,} characters in JSON, and a result holds {LONGEST_STRING:,}")
         return value
 
-    @pydantic.field_validator("mappings")
-    @classmethod
-    def _each_once(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(value)) < len(value):
-            raise ValueError("a mapping is given twice")
-        return value
-
 
 def _hub_answers(name: str, revision: str | None) -> bool:
     """Whether the Hub answers one short question about a model. Without network, transformers would try for a minute."""
@@ -101,7 +94,6 @@ class LanguageModel:
     """A causal language model of `transformers`, in its evaluation form, with its tokenizer."""
 
     def __init__(self, name: str, prompting: Prompting, device: torch.device) -> None:
-        """Loads `name`, a repository of the Hub or a folder. Code that comes with a model is not run."""
         try:
             import transformers
         except ImportError:

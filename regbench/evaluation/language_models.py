@@ -42,14 +42,12 @@ class LanguageModelEntry:
 
     @property
     def outside(self) -> float:
-        """The mean probability that tokens had which are no symbols."""
         assert self.result.evaluation is not None
         assert self.result.evaluation.outside is not None
         return statistics.fmean(self.result.evaluation.outside.values())
 
     @property
     def command(self) -> str:
-        """The command that scores it again."""
         options, evaluation = self.result.architecture.options, self.result.evaluation
         assert evaluation is not None
         words = ["regbench", "evaluate", f"hf:{options.get('model', self.result.architecture.name)}"]
@@ -139,7 +137,6 @@ def _faults(result: Result) -> Iterator[str]:
 
 
 def _rescored(run: Path, result: Result) -> Iterator[str]:
-    """Compares the scores with those that follow from the stored predictions."""
     track: Track = load_track(result.track.name)
     assert result.evaluation is not None
     instances = track.instances("test")[: result.evaluation.limit]

@@ -21,8 +21,6 @@ from regbench.utils.settings import Strict
 
 
 class BaselineRow(Strict):
-    """One baseline on one test split."""
-
     options: dict[str, Any]
     version: int
     """The baseline's `version` when it was measured."""

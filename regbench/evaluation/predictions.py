@@ -53,7 +53,6 @@ class _Stored:
         return digest.hexdigest()
 
     def save(self, path: Path) -> str:
-        """Writes a file, and returns `digest`."""
         with atomic_write(path, "wb") as file:
             np.savez_compressed(file, **self.arrays)
         return self.digest
@@ -227,15 +226,10 @@ def scored_at_once(length: int, width: int) -> int:
 def predict(task: Task, predictor: Predictor, instances: Instances) -> StoredPredictions:
     """Asks a trained model for its predictions, in the form that the task's scores need."""
     batch_size = rows_at_once(task.io, instances.tokens.shape[1], 64)
-    order = by_length(instances) if task.knows_truth else None
+    # The shortest first: a batch is as long as its longest instance.
+    order = np.argsort(instances.lengths, kind="stable") if task.knows_truth else None
     some = instances if order is None else instances[order]
     return store(task, predict_in_batches(predictor, some, batch_size), instances, order=order)
-
-
-def by_length(instances: Instances) -> IntArray:
-    """The instances (N,), the shortest first: a batch is as long as its longest instance."""
-    order: IntArray = np.argsort(instances.lengths, kind="stable")
-    return order
 
 
 def store(

@@ -8,7 +8,7 @@ trained on the test split, predictions that were mixed with the truth, and code 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,8 +16,7 @@ import numpy as np
 
 from regbench.evaluation.cuts import Cuts, prompts
 from regbench.leaderboard.against_run import Asked, checkpoint_of, predict_again, weight_faults
-from regbench.leaderboard.claim import Findings, Reference, RunFolder, find_reference
-from regbench.leaderboard.entry import Entry
+from regbench.leaderboard.claim import Findings, RunFolder, find_reference
 from regbench.leaderboard.origin import git, is_built_in
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.tiers import (
@@ -73,17 +72,8 @@ def challenge(
 ) -> ChallengeOutcome:
     """Challenges an entry with the weights of its run. If nothing is wrong, the evidence is written beside the entry.
 
-    Args:
-        stored: The entry and its files. It is committed: the instances follow from the commit.
-        run: The run folder, with the weights of every seed.
-        by: Who asks, for the evidence. Not who submitted.
-        track: A track of your own, if the entry is of that.
-        cuts: How many fresh instances are cut.
-        run_their_code: Whether an architecture that is not built in is run, under bubblewrap.
-        announce: Called with a line before something that takes long.
-
-    Raises:
-        UserError: The entry cannot be challenged, or not by `by`, or its code not here.
+    The entry is committed, as the instances follow from the commit. `by` is not who submitted. `track` is one of your own, if the
+    entry is of that. An architecture that is not built in is run only with `run_their_code`.
     """
     check_by(by, stored)
     if not FEWEST <= cuts <= MOST:
@@ -112,8 +102,8 @@ def challenge(
             strict=True,
         ):
             findings.take("checkpoint", weight_faults(folder, one, answer, reference))
-            rows = np.empty_like(answer.rows[1])
-            rows[order] = answer.rows[1]
+            rows = np.empty_like(answer[1])
+            rows[order] = answer[1]
             sums.append(cut.sums(task, fresh, cut.batches(rows, fresh)))
     except Refused as error:
         findings.take("checkpoint", [str(error)])
@@ -123,11 +113,15 @@ def challenge(
     controls = [cut.sums(task, fresh, reference.batches(one, fresh)) for one in reference.controls(fresh)]
     means, expected = {}, {}
     for metric in entry.metrics:
-        counts, own = by_problem(cut.counts[metric], fresh.problem), _mean([of[metric] for of in sums])
+        # All seeds answer the same prompts: the error is that of the mean answers.
+        counts, own = by_problem(cut.counts[metric], fresh.problem), np.mean([of[metric] for of in sums], axis=0)
         means[metric] = ScoreRecord.of(own, counts)
-        value, wide = expected_elsewhere(
-            _claim(entry, reference, metric), Split(own, counts, np.stack([of[metric] for of in controls], -1))
+        hard, here = (
+            np.stack([of[metric] for of in some], -1)
+            for some in ([one.sums for one in reference.control_scores], controls)
         )
+        claim = Split(entry.instances.mean(metric), entry.instances.counts_of(metric), hard)
+        value, wide = expected_elsewhere(claim, Split(own, counts, here))
         expected[metric] = ScoreRecord(value=value, stderr=wide)
     changes = judge(entry, means, expected, reference.track)
     findings.take("challenge", differing(changes))
@@ -147,11 +141,7 @@ def challenge(
 
 
 def number_of(stored: Stored, run: RunFolder) -> int:
-    """From the commit that holds the entry, which nobody could choose, and from the weights, so that these cannot follow from it.
-
-    Raises:
-        UserError: The entry is not committed as it is.
-    """
+    """It follows from the commit that holds the entry, which nobody could choose, and from the weights."""
     path = stored.path.resolve()
     git.cache_clear()
     commit = (git(path.parent, "log", "-1", "--format=%H", "--", path.name) or b"").decode().strip()
@@ -163,15 +153,3 @@ def number_of(stored: Stored, run: RunFolder) -> int:
     for seed in stored.entry.result.seeds:
         digest.update(hashlib.sha256(checkpoint_of(run, seed.seed)).digest())
     return int.from_bytes(digest.digest()[:8], "big") >> 1
-
-
-def _mean(of_seeds: Sequence[FloatArray]) -> FloatArray:
-    """The mean over seeds. All seeds answer the same prompts: the error is that of the mean answers."""
-    mean: FloatArray = np.mean(of_seeds, axis=0)
-    return mean
-
-
-def _claim(entry: Entry, reference: Reference, metric: str) -> Split:
-    """What is claimed on the test split, and how hard its instances are."""
-    controls = np.stack([one.sums[metric] for one in reference.control_scores], -1)
-    return Split(entry.instances.mean(metric), entry.instances.counts_of(metric), controls)

@@ -39,12 +39,10 @@ class Reference:
 
     @cached_property
     def record(self) -> TrackRecord:
-        """What every result on this track says of it."""
         return self.track.record()
 
     @cached_property
     def test(self) -> Instances:
-        """The N instances of the test split."""
         return self.track.instances("test")
 
     @cached_property
@@ -100,11 +98,7 @@ class Reference:
         return self.track.instances("train").lengths
 
     def plan(self, options: TrainingOptions, seed: int) -> NDArray[np.int64]:
-        """(S,): tokens seen after each step of a training with this seed.
-
-        Raises:
-            UserError: More tokens or instances are asked for than the track has, or not even one batch fits.
-        """
+        """(S,): tokens seen after each step of a training with this seed."""
         shortened = options.model_dump(include={"train_tokens", "train_instances", "epochs", "batch_size"})
         return _plan(self, tuple(sorted(shortened.items())), seed)
 
@@ -118,11 +112,7 @@ class Reference:
 
 
 def find_reference(name: str, given: Track | None = None) -> Reference:
-    """The track that a claim is about. A name is never taken for a path; `given` is a track of your own.
-
-    Raises:
-        Refused: There is no such track, or it takes no entries.
-    """
+    """The track that a claim is about. A name is never taken for a path; `given` is a track of your own."""
     if given is None or given.name != name:
         if name not in track_names():
             raise Refused(f"{name[:80]!a} is no built-in track; if it is yours, give its file: --track FILE.yaml")
@@ -135,13 +125,11 @@ def find_reference(name: str, given: Track | None = None) -> Reference:
     return _reference(given)
 
 
-def todays_track(name: str, digest: str, own: Track | None) -> Track | None:
-    """The track of this name, or `own` if it has the name. None where its definition has another digest, or is gone."""
+def todays_track(name: str, own: Track | None) -> Track | None:
+    """The track of this name, or `own` if it has the name. None where there is none here."""
     if own is not None and own.name == name:
-        track: Track | None = own
-    else:
-        track = _built_in(name) if name in track_names() else None
-    return track if track is not None and track.definition.digest == digest else None
+        return own
+    return _built_in(name) if name in track_names() else None
 
 
 _built_in = lru_cache(maxsize=16)(load_track)
@@ -174,15 +162,10 @@ class RunFolder:
 
     @property
     def folder(self) -> Folder:
-        """The folder, read within bounds."""
         return Folder(self.path)
 
     def require(self) -> None:
-        """Reads what no check can do without.
-
-        Raises:
-            UserError: The result or the configuration is not there or cannot be read. The line has the folder, too.
-        """
+        """Reads what no check can do without."""
         try:
             _ = self.result, self.config
         except Refused as error:
@@ -190,7 +173,6 @@ class RunFolder:
 
     @cached_property
     def result(self) -> Result:
-        """What `result.json` holds."""
         content = parse_json(self.folder.read("result.json", RESULT_BYTES), "result.json")
         result = of_schema(Result, content, "result.json")
         if result.evaluation is not None:
@@ -201,7 +183,6 @@ class RunFolder:
 
     @cached_property
     def config(self) -> Config:
-        """What `config.yaml` holds."""
         content = parse_plain_yaml(self.folder.read("config.yaml", YAML_BYTES), "config.yaml")
         return of_schema(Config, content, "config.yaml")
 
@@ -220,13 +201,11 @@ class RunFolder:
         return self.folder.tensor_sizes(f"seed-{seed}/checkpoint.safetensors")
 
     def predictions(self, seed: int, reference: Reference) -> Predictions:
-        """A seed's predictions for the test split."""
         stored = read_stored(self.folder, f"seed-{seed}/predictions.npz", reference.track.task, reference.test)
         assert isinstance(stored, Predictions)  # a board's task knows its truth
         return stored
 
     def scored(self, seed: int, reference: Reference) -> Scored:
-        """A seed's predictions, scored."""
         found = self.predictions(seed, reference)
         try:
             scores = score(reference.track.task, reference.test, found.batches(at=reference.test.scored))
@@ -291,7 +270,6 @@ class Findings:
         return len(self.faults) == before
 
     def take(self, check: str, found: Iterable[str]) -> None:
-        """Keeps the findings of one check."""
         for text in found:
             if isinstance(text, Note):
                 self.notes.append(str(text))

@@ -54,7 +54,6 @@ class InstanceScores(Strict):
 
     @classmethod
     def of(cls, scores: Sequence[Scores]) -> Self:
-        """The instance scores from the scores of every seed."""
         return cls(
             counts=scores[0].counts.tolist(),
             group_counts={metric: counts.tolist() for metric, counts in scores[0].group_counts.items()},
@@ -96,37 +95,23 @@ class Entry(Strict):
     digest: str = pydantic.Field(pattern="^[0-9a-f]{64}$")
     """SHA-256 of all other fields; see `digest_of`."""
 
-    @pydantic.field_validator("result")
-    @classmethod
-    def _trained_here(cls, result: Result) -> Result:
-        if result.evaluation is not None:
-            raise ValueError("a result of `regbench.evaluate` is no entry")
-        return result
-
     @classmethod
     def seal(cls, name: str, configuration: Config, result: Result, instances: InstanceScores) -> Self:
-        """An entry with its digest.
-
-        Raises:
-            UserError: The name is not allowed.
-        """
+        """An entry with its digest."""
         check_name(name)
         draft = cls(name=name, configuration=configuration, result=result, instances=instances, digest="0" * 64)
         return draft.model_copy(update={"digest": digest_of(draft.content())})
 
     def content(self) -> dict[str, Any]:
-        """The entry as plain dictionaries, lists, strings and numbers."""
         content: dict[str, Any] = self.model_dump(mode="json")
         return content
 
     @property
     def command(self) -> str:
-        """The command line that makes the entry again."""
         return command_of(self.configuration)
 
     @property
     def track(self) -> str:
-        """The track's name."""
         return self.result.track.name
 
     @property
@@ -165,11 +150,7 @@ def sample_of(seeds: Sequence[SeedRecord], instances: InstanceScores, metric: st
 
 
 def check_name(name: str) -> None:
-    """Refuses what cannot be the name of an entry.
-
-    Raises:
-        UserError: The name is not allowed.
-    """
+    """Refuses what cannot be the name of an entry."""
     if not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
         raise UserError(
             f"{name[:80]!a} cannot name an entry: up to {LONGEST_NAME} small letters, digits and _, joined by + - . or ="
@@ -193,7 +174,6 @@ def command_of(configuration: Config) -> str:
 
 
 def rounded(value: float) -> float:
-    """`value` to `DIGITS` significant digits."""
     return float(f"{value:.{DIGITS}g}")
 
 
@@ -209,11 +189,7 @@ def canonical(content: Any) -> str:
 
 
 def parse_entry(content: Any, where: str) -> Entry:
-    """An entry from plain dictionaries; `where`: the file's name, for messages.
-
-    Raises:
-        Refused: The content is not of the schema.
-    """
+    """An entry from plain dictionaries; `where`: the file's name, for messages."""
     if isinstance(content, dict) and content.get("schema_version") not in (2, None):
         raise Refused(f"{where}: schema_version must be 2")
     return of_schema(Entry, content, where)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import codecs
-import difflib
 import functools
 import hashlib
 import io
@@ -38,9 +37,6 @@ _MOST_PARAMETERS = 10**8
 """Of a model that is built to measure its state."""
 _LARGEST_OPTION = 65_536
 _MOST_MEMBERS = 64
-_LOOK_ALIKE = (("rn", "m"), ("vv", "w"), ("cl", "d"), ("0", "o"), ("1", "l"), ("i", "l"), ("5", "s"))
-_LONG, _NEAR = 5, 0.85
-"""Letters from which on a name that shares so much with another is taken for the same."""
 
 
 # --- The checks. ---
@@ -69,7 +65,7 @@ def source(case: Case) -> Iterator[str]:
             yield f"it asks for {case.configuration.architecture[:80]!r}, and the result is of {record.source}"
         if case.source is not None:
             yield f"{record.source} is part of regbench, and a file is kept for it"
-        if record.source_sha256 == _digest_now(record.name):
+        if record.source_sha256 == registry.source_digest(_load(record.name)):
             return
         then = digest_at(commit, record.source)
         if then != record.source_sha256:
@@ -94,7 +90,7 @@ def source(case: Case) -> Iterator[str]:
 
 
 def architecture(case: Case) -> Iterator[str]:
-    """Options are what the configuration sets. Of a built-in architecture all options, parameters and state size are compared."""
+    """Of a built-in architecture options, parameters and state size follow from the configuration."""
     record = case.result.architecture
     settings = case.configuration.settings
     faults = [*_implausible(record.options), *_implausible(split_settings(settings)[0])]
@@ -106,10 +102,8 @@ def architecture(case: Case) -> Iterator[str]:
     if is_built_in(record):
         named = registry.files_in({**settings, **record.options})
         faults += [f"it takes the file {file[:60]}: put your mixers and the hybrid into one file" for file in named[:1]]
-    faults = faults or list(_given(case))
-    if faults:
-        yield from faults
-    elif is_built_in(record):  # nothing that came with an entry is loaded
+    yield from faults
+    if not faults and is_built_in(record):  # nothing that came with an entry is loaded
         yield from _against_class(case)
 
 
@@ -211,13 +205,7 @@ def unreadable(content: bytes) -> Iterator[str]:
 
 @lru_cache(maxsize=1)
 def registered() -> dict[str, registry.Entry]:
-    """Every registered architecture, by name."""
     return registry.entries(registry.ARCHITECTURE)
-
-
-@lru_cache(maxsize=64)
-def _digest_now(name: str) -> str:
-    return registry.source_digest(_load(name))
 
 
 @lru_cache(maxsize=64)
@@ -229,7 +217,6 @@ def _load(name: str) -> type[Any]:
 
 
 def _defaults(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of a built-in architecture and of its training where nothing is set."""
     cls = _load(name)
     return cls.Options().model_dump(mode="json"), TrainingOptions(**cls.training_defaults).model_dump(mode="json")
 
@@ -306,28 +293,6 @@ def _options(case: Case, cls: type[Any]) -> Iterator[str]:
                 yield f"{key} is {str(given.get(key))[:60]}, and the configuration gives {str(wanted[key])[:60]}"
 
 
-def _given(case: Case) -> Iterator[str]:
-    """Where the result has not what the configuration sets."""
-    own, of_training = split_settings(case.configuration.settings)
-    for given, asked in ((case.result.architecture.options, own), (case.result.training, of_training)):
-        for key, value in asked.items():
-            there = given.get(key)
-            if key not in given or not _gives(value, there):
-                yield f"{key[:60]} is {str(there)[:60]}, and the configuration sets {str(value)[:60]}"
-
-
-def _gives(value: Any, recorded: Any) -> bool:
-    """Whether a setting gives the recorded option: it is equal, or the same number as text, as in "1e-3"."""
-    if isinstance(value, list) and isinstance(recorded, list):
-        return len(value) == len(recorded) and all(map(_gives, value, recorded))
-    if isinstance(value, str) and isinstance(recorded, int | float):
-        try:
-            value = float(value)
-        except ValueError:
-            return False
-    return isinstance(value, bool) == isinstance(recorded, bool) and bool(value == recorded)
-
-
 def _text(asked: Config) -> str:
     """A configuration as text: 1, 1.0 and true differ."""
     return canonical(asked.model_dump(mode="json"))
@@ -364,32 +329,16 @@ def set_otherwise(configuration: Config, architecture: ArchitectureRecord) -> di
 
 
 def name_faults(name: str, result: Result) -> Iterator[str]:
-    """What is wrong with an entry's name.
-
-    An entry of a built-in architecture is called by the architecture's name and what distinguishes it. No other entry is, and
-    none is called as a baseline is, or so that it looks like one of these: "rnamba", "mam-ba" and "mabma" look like "mamba".
-    """
+    """What is wrong with a name: that of a built-in architecture begins with its own, any other neither so nor as a baseline."""
     own = result.architecture.name
     if is_built_in(result.architecture):
-        if name != own and not (name.startswith(own) and name[len(own)] in "+-.="):
+        if not re.match(rf"{re.escape(own)}($|[+.=-])", name):
             yield f"{name!r} must be {own!r}, or begin with it and one of + - . ="
         return
-    pieces = re.split("[+.=_-]", name)
-    begins = {_as_read("".join(pieces[:n])) for n in range(1, len(pieces) + 1)}
     for other in (*registered(), *registry.entries(registry.BASELINE), *result.baselines):
-        wanted = _as_read(other)
-        swapped = any(sorted(begin) == sorted(wanted) for begin in begins)
-        near = len(wanted) >= _LONG and (swapped or difflib.get_close_matches(wanted, begins, 1, _NEAR))
-        if wanted in begins or near:
-            yield f"{name!r} is called as {other[:60]!r} is, or nearly: give another with --name"
+        if re.match(rf"{re.escape(other.lower())}($|[+.=_-])", name):
+            yield f"{name!r} is called as {other[:60]!r} is: give another with --name"
             return
-
-
-def _as_read(name: str) -> str:
-    text = re.sub("[^a-z0-9]", "", name.lower())
-    for written, read in _LOOK_ALIKE:
-        text = text.replace(written, read)
-    return text
 
 
 def _slug(text: str) -> str:

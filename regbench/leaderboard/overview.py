@@ -47,7 +47,6 @@ class Cell:
 
     @property
     def record(self) -> ArchitectureRecord:
-        """The architecture of the entry."""
         return self.entry.result.architecture
 
     @property
@@ -68,7 +67,6 @@ class Line:
 
     Attributes:
         name: Its name and the options that are not its defaults, but for `TUNED` and training options.
-        family: One of `regbench.models.mixer.FAMILIES`.
         paper: Authors and year; "" of one that is not built in, of which nothing is loaded.
         links: Where its "paper" and the "file" of its class are, as far as they are known.
         cells: By track.
@@ -89,7 +87,6 @@ class Line:
 
     @property
     def grows(self) -> bool:
-        """Whether its state does."""
         return any(cell.record.state_bytes is None for cell in self.cells.values())
 
     @property
@@ -111,7 +108,6 @@ class Ability:
 
     @property
     def fixed(self) -> dict[str, Cell]:
-        """The cells whose state does not grow."""
         return {name: cell for name, cell in self.cells.items() if cell.record.state_bytes is not None}
 
     @property
@@ -175,7 +171,6 @@ class Overview:
 
     @property
     def about(self) -> str:
-        """What a cell, a row and the order are."""
         return (
             "A cell is the reach of the best ranked entry: the largest size up to which the accuracy, rescaled so that chance is "
             "0 and the best possible is 1, stays at 0.9 or more (median over seeds). The area is the mean of this accuracy over "
@@ -187,8 +182,8 @@ class Overview:
 
 
 def overview(boards: Sequence[Board]) -> Overview:
-    """The overview of some boards, which are current. A stranger's `lstm.py` is not `lstm`: its file stands in its name."""
-    here = {board.track: board for board in boards if board.file_stem == board.track}
+    """The overview of some boards. A stranger's `lstm.py` is not `lstm`: its file stands in its name."""
+    here = {board.track: board for board in boards}
     found: dict[str, dict[str, Cell]] = {}
     for track in (one for one in ABILITIES if one in here):
         longest = load_track(track).task.io.max_length

@@ -55,15 +55,11 @@ _FACTS = (
 
 
 def build_page(boards: Sequence[Board]) -> str:
-    """The whole page as HTML.
-
-    Args:
-        boards: The boards of `rank.rank`. Those of the overview are shown first, and those that most entries solve last.
-    """
+    """The whole page as HTML. Boards of the overview are shown first, and those that most entries solve last."""
     seen = overview(boards)
     first = {one.track: i for i, one in enumerate(seen.abilities, -len(seen.abilities))}
     ordered = sorted(boards, key=lambda board: (board.mark != "", first.get(board.track, 0), -len(board.entries)))
-    current = {board.file_stem: board for board in ordered}
+    current = {board.track: board for board in ordered}
     return render_page(
         "leaderboard/templates/board.html",
         styles=["report/assets/base.css", "leaderboard/assets/board.css"],
@@ -105,7 +101,7 @@ def _section(board: Board, name: str) -> dict[str, Any]:
     return {
         "id": name,
         "board": board,
-        "stem": quote(board.file_stem, safe=""),
+        "stem": quote(board.track, safe=""),
         "heads": [dict(zip(("name", "meaning", "first", "kind"), head, strict=True)) for head in (*heads, *_FACTS)],
         "by_what": axis(board.entries[0].result, board.main_score, unit=False),
         "entries": {row.name: _words(row.entry, row.evidence) for row in board.rows if row.entry and row.evidence},
@@ -115,8 +111,11 @@ def _section(board: Board, name: str) -> dict[str, Any]:
 def _words(entry: Entry, evidence: Evidence) -> dict[str, Any]:
     """What the template shows of an entry. A line may break between the pieces of its name."""
     pieces = re.findall(r"[+]?[^_+-]+[_-]?|[_+-]", entry.name)
-    facts = {"tier": evidence.about, **_facts(entry)}
-    shown = {"pieces": pieces, "more": _more(entry), "speed": entry.result.tokens_per_second, "facts": facts}
+    facts, a = {"tier": evidence.about, **_facts(entry)}, entry.result.architecture
+    more = (
+        f"{a.name} {a.source} {as_words(a.options)} {_machine(entry)}"  # what a row can be found by besides its cells
+    )
+    shown = {"pieces": pieces, "more": more, "speed": entry.result.tokens_per_second, "facts": facts}
     return {**shown, "links": _links(entry)}
 
 
@@ -128,14 +127,7 @@ def _links(entry: Entry) -> list[tuple[str, str]]:
     return [(paper if what == "paper" else place, place) for what, place in links.items()]
 
 
-def _more(entry: Entry) -> str:
-    """What a row can be found by besides its cells."""
-    architecture = entry.result.architecture
-    return f"{architecture.name} {architecture.source} {as_words(architecture.options)} {_machine(entry)}"
-
-
 def _facts(entry: Entry) -> dict[str, str]:
-    """What an entry was made with."""
     result = entry.result
     a, e, main = result.architecture, result.environment, result.track.main_score
     seconds = sum(seed.seconds for seed in result.seeds)
@@ -156,7 +148,6 @@ def _facts(entry: Entry) -> dict[str, str]:
 
 
 def _machine(entry: Entry) -> str:
-    """What an entry was trained on."""
     environment = entry.result.environment
     return environment.processor if environment.device == "cpu" else environment.device
 
@@ -181,7 +172,6 @@ def _overview(seen: Overview) -> dict[str, Any]:
 
 
 def _charts(board: Board, name: str, variants: Mapping[tuple[str, str], int]) -> dict[str, Any]:
-    """What the scripts draw of a board."""
     trained = load_track(board.track).task.trained if board.track in track_names() else None
     return {
         "id": name,

@@ -21,7 +21,7 @@ from matplotlib import rc_context
 from tabulate import tabulate
 
 from regbench.evaluation.language_models import ABOUT, read_language_models
-from regbench.leaderboard.claim import find_reference, todays_track
+from regbench.leaderboard.claim import find_reference
 from regbench.leaderboard.entry import Entry, canonical
 from regbench.leaderboard.figures import copies
 from regbench.leaderboard.overview import overview
@@ -43,7 +43,7 @@ from regbench.utils.guard import Refused, parse_json
 
 BASELINES = "baselines.json"
 _FILE_BYTES = 16 << 20
-_TABLE = re.compile(r"([a-z0-9-]+-v[0-9]+)(-[0-9a-f]{8})?\.(md|csv|tex|svg)")
+_TABLE = re.compile(r"([a-z0-9-]+-v[0-9]+)\.(md|csv|tex|svg)")
 _PICTURED = "recall-reach-v1"
 _DRAWN = re.compile(b"drawn from [0-9a-f]{64}")
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
@@ -97,13 +97,7 @@ verified. `regbench reproduce FILE --by NAME` trains it again, if it is built in
 def load_boards(
     folder: Path, track: Track | None = None, announce: Callable[[str], None] = lambda _: None
 ) -> tuple[list[Board], list[str]]:
-    """The ranked boards of all entries, and a line for each fault in the entries. With a fault there are no boards.
-
-    Args:
-        folder: The leaderboard's folder.
-        track: A track of your own, if entries may be of that.
-        announce: Called with a line before something that takes long.
-    """
+    """The ranked boards of all entries, and a line for each fault in the entries. With a fault there are no boards."""
     entries: list[Entry] = []
     evidence: dict[str, Evidence] = {}
     faults: list[str] = []
@@ -133,11 +127,7 @@ def load_boards(
 
 
 def kept_baselines(folder: Path) -> dict[str, dict[str, BaselineRecord]]:
-    """What `baselines.json` of a leaderboard holds: by the digest of a track's definition the baselines on its test split.
-
-    Raises:
-        Refused: It is not of the schema.
-    """
+    """What `baselines.json` of a leaderboard holds: by the digest of a track's definition the baselines on its test split."""
     if not Folder(folder).has(BASELINES):
         return {}
     content = parse_json(Folder(folder).read(BASELINES, _FILE_BYTES), BASELINES)
@@ -154,7 +144,7 @@ def baselines_file(folder: Path, boards: list[Board], track: Track | None, annou
     """The text of `baselines.json`: what is there, and the baselines of tracks that are new on the board."""
     known: dict[str, Mapping[str, BaselineRecord]] = {**kept_baselines(folder)}
     for board in boards:
-        if board.digest not in known and todays_track(board.track, board.digest, track) is not None:
+        if board.digest not in known:
             known[board.digest] = find_reference(board.track, track).baselines(announce)
     return canonical(
         {
@@ -174,9 +164,9 @@ def render(boards: Sequence[Board]) -> dict[str, str]:
     if drawing := picture(boards):
         files[f"{_PICTURED}.svg"] = drawing
     for board in boards:
-        files[f"{board.file_stem}.md"] = markdown(board)
-        files[f"{board.file_stem}.csv"] = csv(board)
-        files[f"{board.file_stem}.tex"] = latex(board)
+        files[f"{board.track}.md"] = markdown(board)
+        files[f"{board.track}.csv"] = csv(board)
+        files[f"{board.track}.tex"] = latex(board)
     return files
 
 
@@ -224,7 +214,6 @@ def markdown(board: Board) -> str:
 
 
 def _language_models(board: Board) -> str:
-    """The language models in Markdown. Empty where there are none."""
     if not board.language_models:
         return ""
     rows = []
@@ -259,12 +248,7 @@ def csv(board: Board) -> str:
 
 
 def readme(boards: Sequence[Board], tracks: Sequence[Track]) -> str:
-    """`README.md` of the leaderboard's folder.
-
-    Args:
-        boards: The ranked boards.
-        tracks: The tracks that take entries, with or without a board.
-    """
+    """`README.md` of the leaderboard's folder; `tracks` are those that take entries, with or without a board."""
     here = {board.track: board for board in boards}
     found = abilities(boards)
     parts = [_INTRODUCTION, "## How far each architecture goes", *found] if found else [_INTRODUCTION]
@@ -343,10 +327,10 @@ def _board_row(board: Board) -> dict[str, str]:
         first = f"{best.name}, {best.scores[board.main_score]}, {best.tier}"
         first = first if best.tier == "reproduced" else f"open until reproduced: {first}"
     return {
-        "track": f"[{board.track}]({board.file_stem}.md)",
+        "track": f"[{board.track}]({board.track}.md)",
         "solved by": "{} of {}".format(*board.solved),
         "first": first,
-        "as data": f"[CSV]({board.file_stem}.csv), [LaTeX]({board.file_stem}.tex)",
+        "as data": f"[CSV]({board.track}.csv), [LaTeX]({board.track}.tex)",
     }
 
 
@@ -373,7 +357,6 @@ def _set(cell: str, row: Row, form: str, escape: dict[int, str]) -> str:
 
 
 def _cells(board: Board, row: Row) -> dict[str, str]:
-    """A row's cells for people, by column."""
     cells = {"rank": row.place, "predictor": row.title}
     cells |= {board.known[m].heading: str(row.scores[m]) for m in board.metrics}
     cells["normalized score"] = in_hundredths(row.normalized)
@@ -392,7 +375,6 @@ def _cells(board: Board, row: Row) -> dict[str, str]:
 
 
 def _record(board: Board, row: Row) -> dict[str, object]:
-    """A row's cells for programs, by column."""
     best, worst = row.shown_ties or (None, None)
     record: dict[str, object] = {"rank": None if row.held else row.rank, "best_rank": best, "worst_rank": worst}
     record |= {"kind": row.kind, "name": row.name}

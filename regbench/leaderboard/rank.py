@@ -18,7 +18,7 @@ from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.metrics.scores import normalized_scores
 from regbench.metrics.significance import SIGNIFICANCE, Prior, ahead, default_prior
 from regbench.results import BaselineRecord, ScoreRecord
-from regbench.tracks.track import Track, frozen_tracks, track_names
+from regbench.tracks.track import Track, track_names
 from regbench.utils.errors import UserError
 
 SOLVED = 0.985
@@ -51,7 +51,6 @@ class Row:
     """One predictor on a board.
 
     Attributes:
-        name: The name in tables.
         scores: By metric. Of an entry the mean over seeds, with its standard error over seeds. Of a baseline the mean, with
             its standard error over instances.
         normalized: The normalized score by the main score: 0 chance, 1 oracle. None where the track has no such baselines.
@@ -61,9 +60,6 @@ class Row:
             entries that are not behind. Both are `rank` without a tie. None without a rank.
         better: The names of the ranked entries that are ahead of it. They need not be the first ones.
         learned: How many seeds of an entry have learned, and of how many, where some have not. Else None.
-        entry: The entry. None of a baseline.
-        baseline: The baseline's record. None of an entry.
-        evidence: What stands behind an entry. None of a baseline.
         budget_share: The share of the track's training tokens that an entry used. With less than `FULL` it has no rank.
         provisional: Whether no entry of its board is reproduced, so that ranks are shown in brackets.
     """
@@ -83,7 +79,6 @@ class Row:
 
     @property
     def kind(self) -> Literal["entry", "baseline"]:
-        """What it is. Baselines stand among the entries without a rank."""
         return "baseline" if self.baseline is not None else "entry"
 
     @property
@@ -93,7 +88,6 @@ class Row:
 
     @property
     def tier(self) -> Tier | None:
-        """The tier of an entry; None of a baseline."""
         return None if self.evidence is None else self.evidence.tier
 
     @property
@@ -139,17 +133,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Board:
-    """One track's entries and baselines, best first by the main score.
+    """One track's entries and baselines, best first by the main score, which is the first of `metrics`.
 
     Attributes:
-        track: The track's name.
-        summary: The track in one line. Empty if its file is gone.
+        summary: The track in one line.
         digest: The digest of the track's definition.
-        main_score: The score that ranks.
-        metrics: All scores, the main score first.
-        known: What each score is.
         n_instances: The size of the test split.
-        rows: The predictors.
         priors: What is expected of the seeds, by score. Empty where there are too few entries to fit it.
         language_models: Those that were scored on this track, best first. They have no rank.
     """
@@ -178,7 +167,6 @@ class Board:
 
     @property
     def baselines(self) -> dict[str, BaselineRecord]:
-        """The baselines, by name."""
         return {row.name: row.baseline for row in self.rows if row.baseline is not None}
 
     @property
@@ -208,13 +196,6 @@ class Board:
             * (two > 0)
         )
 
-    @property
-    def file_stem(self) -> str:
-        """The name of the board's files: the track's name, and the digest if the name now means another definition."""
-        frozen = frozen_tracks().get(self.track)
-        edited = frozen is not None and frozen["digest"] != self.digest
-        return f"{self.track}-{self.digest[:8]}" if edited else self.track
-
 
 def rank(
     entries: Sequence[Entry],
@@ -224,29 +205,22 @@ def rank(
 ) -> list[Board]:
     """A board for each track that has entries, by name.
 
-    Args:
-        entries: The entries, in any order.
-        own: A track of your own.
-        evidence: By the digest of an entry what stands behind it. Other entries are claimed.
-        spread: By the digest of a track's definition what is expected of the seeds. Else it is fitted to the entries.
-
-    Raises:
-        UserError: Two entries of a track have one name or one configuration, or were not measured by the same.
+    `own` is a track of your own. `evidence` is by the digest of an entry: others are claimed. `spread` is what is expected of the
+    seeds, by the digest of a track's definition: else it is fitted to the entries.
     """
-    groups: dict[tuple[str, str], list[Entry]] = {}
+    groups: dict[str, list[Entry]] = {}
     for entry in sorted(entries, key=lambda e: e.name):
-        groups.setdefault((entry.track, entry.result.track.digest), []).append(entry)
-    boards = [_board(group, own, evidence or {}, spread or {}) for group in groups.values()]
-    return sorted(boards, key=lambda board: (board.track, board.digest))
+        groups.setdefault(entry.track, []).append(entry)
+    return [_board(groups[track], own, evidence or {}, spread or {}) for track in sorted(groups)]
 
 
 def _board(
     entries: Sequence[Entry], own: Track | None, evidence: Mapping[str, Evidence], spread: Mapping[str, Priors]
 ) -> Board:
-    _check_agreement(entries)
+    _check_names(entries)
     first = entries[0]
     digest, main = first.result.track.digest, first.result.track.main_score
-    track = todays_track(first.track, digest, own)
+    track = todays_track(first.track, own)
     described = METRICS if track is None else Metrics(METRICS | track.metrics)
     known = Metrics({name: described[name] for name in first.metrics})
     sign = known[main].sign
@@ -334,27 +308,11 @@ def _ties(ordered: Sequence[Entry], main: Metric, prior: Prior) -> list[tuple[tu
     ]
 
 
-def _check_agreement(entries: Sequence[Entry]) -> None:
-    """Refuses entries that cannot be compared.
-
-    Raises:
-        UserError: Something that must be the same for all entries differs.
-    """
-    first = entries[0]
-    names: dict[str, Entry] = {}
-    configurations: dict[str, Entry] = {}
+def _check_names(entries: Sequence[Entry]) -> None:
+    """Refuses two entries of one name or of one configuration. That they are of the same instances was verified of each."""
+    seen: dict[str, Entry] = {}
     for entry in entries:
-        for seen, key in ((names, entry.name), (configurations, entry.configuration_digest)):
+        for key in (entry.name, entry.configuration_digest):
             if key in seen:
                 raise UserError(f"{entry.track} has an entry twice: {seen[key].file_name} and {entry.file_name}")
             seen[key] = entry
-        if entry.result.track != first.result.track or set(entry.metrics) != set(first.metrics):
-            raise UserError(f"{entry.file_name} and {first.file_name} are not of the same {entry.track}")
-        if entry.instances.counts != first.instances.counts:
-            raise UserError(f"{entry.file_name} and {first.file_name} are scored on different positions")
-        for name, record in entry.result.baselines.items():
-            other = first.result.baselines.get(name, record)
-            for metric, score in record.scores.items():
-                same = other.scores.get(metric)
-                if same is None or abs(score.value - same.value) > 1e-4 * max(1.0, abs(same.value)):
-                    raise UserError(f"{entry.file_name} and {first.file_name} disagree on the baseline {name}")

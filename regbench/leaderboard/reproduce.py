@@ -52,12 +52,10 @@ class Reproduction:
 
     @property
     def entry(self) -> Entry:
-        """The entry, as it was before the training."""
         return self.stored.entry
 
     @property
     def differs(self) -> list[str]:
-        """The scores whose change is beyond noise."""
         main = self.entry.metrics[0]
         return [
             metric
@@ -86,9 +84,6 @@ def reproduce(
         track: The YAML file of your own track, if the entry is of that.
         reporter: Shows the progress of the run.
         announce: Called with a line before something that takes long.
-
-    Raises:
-        UserError: The entry has faults or cannot be trained here, or the run is another.
     """
     own = load_track(track) if track is not None else None
     announce(f"checking {stored.path}")
@@ -119,11 +114,7 @@ def reproduce(
 
 
 def _finished(run: Path, entry: Entry) -> Result:
-    """The result of a finished run of an entry's configuration.
-
-    Raises:
-        UserError: It is of another configuration, of another stranger's file, or of other seeds.
-    """
+    """The result of a finished run of an entry's configuration."""
     require_finished(run)
     result = RunFolder(run).result
     mine, architecture = entry.result, result.architecture
@@ -155,9 +146,6 @@ def keep_reproduction(
 
     The run is checked like one that is to become an entry, and its weights must predict what was scored. With `run_their_code`
     those of an architecture that is not built in do so under bubblewrap.
-
-    Raises:
-        UserError: The run does not make the entry reproduced, or not `by` this name.
     """
     check_reproducer(made.stored, by, run_their_code=run_their_code)
     result = made.result

@@ -36,11 +36,7 @@ Priors = Mapping[str, Prior]
 
 
 def kept_spread(folder: Path) -> Mapping[str, Priors]:
-    """What `spread.json` of a leaderboard holds, by the digest of a track's definition.
-
-    Raises:
-        Refused: It is not of the schema.
-    """
+    """What `spread.json` of a leaderboard holds, by the digest of a track's definition."""
     if not Folder(folder).has(SPREAD):
         return {}
     try:
@@ -57,12 +53,7 @@ def spread_file(folder: Path, fitted: Mapping[str, Priors]) -> str:
 
 
 def prior_of(digest: str, metric: Metric) -> Prior:
-    """What is expected of the seeds of a score: as the board here says, or the default where it says nothing.
-
-    Args:
-        digest: The digest of the track's definition.
-        metric: The score.
-    """
+    """What is expected of the seeds of a score on the track of a digest: as the board here says, or the default."""
     try:
         known = kept_spread(find_board(None))
     except UserError:  # there is no board here
@@ -87,16 +78,10 @@ def fit_priors(entries: Sequence[Entry], known: Metrics, baselines: Mapping[str,
 
 
 def fit_prior(entries: Sequence[Sequence[float]], metric: Metric, instances: int, gap: float | None) -> Prior:
-    """Fits what is expected of one score to the seeds of a board's entries (Smyth 2004, section 6.2).
+    """Fits what is expected of one score, over so many instances, to the seeds of a board's entries (Smyth 2004, section 6.2).
 
     Seeds that agree to the last digit have reached the end of the scale, and tell nothing of a spread. The prior counts at most
-    as much as all seeds that it was fitted to.
-
-    Args:
-        entries: The scores of each entry's seeds.
-        metric: The score.
-        instances: How many instances it is over.
-        gap: See `Prior`.
+    as much as all seeds that it was fitted to. For `gap` see `Prior`.
     """
     prior = default_prior(metric).model_copy(update={"gap": gap})
     several = [seeds for seeds in entries if len(seeds) > 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 from collections.abc import Iterator
@@ -35,11 +36,7 @@ class Entries:
         return sorted({*here, *shipped})
 
     def track_of(self, file: str) -> str | None:
-        """The name of the track that an entry's file is of. None where it is no such file.
-
-        Raises:
-            UserError: The file is of a run, or an entry's evidence.
-        """
+        """The name of the track that an entry's file is of. None where it is no such file."""
         return find_entry(file).entry.track if _is_file(file) else None
 
     def seconds(self, track: Track) -> float | None:
@@ -49,20 +46,13 @@ class Entries:
         """
         found: list[float] = []
         for stored in _of_track(track.name):
-            try:
+            with contextlib.suppress(Refused, ValueError, LookupError, TypeError):
                 content = json.loads(stored.folder.read(stored.path.name, ENTRY_BYTES))
-                each = [seed["seconds"] for seed in content["result"]["seeds"]]
-                found += [s for s in each if isinstance(s, int | float) and 0 < s < 2**53]  # not NaN
-            except (Refused, ValueError, LookupError, TypeError, RecursionError):
-                continue
+                found += [seed["seconds"] for seed in content["result"]["seeds"]]
         return statistics.median(found) if found else None
 
     def scores(self, name: str, track: Track) -> KnownScores | None:
-        """The scores of an entry of a track, by its name or its file; see `names`. None where there is none of that name.
-
-        Raises:
-            UserError: The file is no whole entry, or is of another track.
-        """
+        """The scores of an entry of a track, by its name or its file; see `names`. None where there is none of that name."""
         found = [find_entry(name)] if _is_file(name) else [one for one in _of_track(track.name) if _name(one) == name]
         if not found:
             return _shipped(name, track)
@@ -82,7 +72,6 @@ class Entries:
         return KnownScores(entry.name, scores, main, entry.result)
 
     def prior(self, track: Track) -> Prior:
-        """What is expected of the seeds of the track's main score."""
         return prior_of(track.definition.digest, track.metrics[track.definition.main_score])
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from regbench.leaderboard.entry import Entry, canonical, digest_of, parse_entry
 from regbench.utils.errors import UserError
-from regbench.utils.files import runs_in
 from regbench.utils.folder import Folder
 from regbench.utils.guard import parse_json
 
@@ -33,33 +32,27 @@ class Stored:
 
     @property
     def folder(self) -> Folder:
-        """The folder of the entry's file."""
         return Folder(self.path.parent)
 
     @property
     def source_name(self) -> str:
-        """The name of the file with the architecture's source."""
         return f"{self.path.stem}.py.txt"
 
     @property
     def evidence_name(self) -> str:
-        """The name of the file that says what stands behind the entry."""
         return f"{self.path.stem}{EVIDENCE}"
 
     @property
     def source(self) -> bytes | None:
-        """The source kept beside the entry, or None."""
         return self.folder.read(self.source_name, SOURCE_BYTES) if self.folder.has(self.source_name) else None
 
     @property
     def files(self) -> list[Path]:
-        """All files of the entry that are there."""
         own = (self.path, *(self.path.with_name(name) for name in (self.source_name, self.evidence_name)))
         return sorted(path for path in own if path.exists())
 
     @property
     def entry(self) -> Entry:
-        """The entry."""
         return self._read[0]
 
     @property
@@ -84,11 +77,7 @@ class Stored:
 
 
 def find_board(given: str | None) -> Path:
-    """The leaderboard's folder: `given`, else `leaderboard/` here, else the one of the checkout that regbench runs from.
-
-    Raises:
-        UserError: There is none, or a folder with other things in it is given.
-    """
+    """The leaderboard's folder: `given`, else `leaderboard/` here, else the one of the checkout that regbench runs from."""
     if given is not None:
         if not Path(given).is_dir():
             raise UserError(f"no such folder: {given}; a new board begins as an empty folder")
@@ -103,25 +92,14 @@ def find_board(given: str | None) -> Path:
 
 
 def find_entry(given: str) -> Stored:
-    """One entry, by its file.
-
-    Raises:
-        UserError: There is no such file, or it is of a run or an entry's evidence. The message names an entry that may be meant.
-    """
+    """One entry, by its file."""
     path = Path(given)
     if path.is_file():
-        if path.name == "result.json" and (of := runs_in(path)):
-            raise UserError(f"{given} is the result of a run, not an entry{of}")
         if path.name.endswith(EVIDENCE):
             raise UserError(
                 f"{given} says what stands behind an entry; the entry is {given.removesuffix(EVIDENCE)}.json"
             )
         return Stored(path)
-    if path.is_dir():
-        raise UserError(
-            f"{given} is a folder; an entry is a file in it"
-            + "".join(f", such as {one.path}" for one in stored_in(path)[:1])
-        )
     files: list[Stored] = []
     with contextlib.suppress(UserError):  # without a board there is no hint
         files = stored_in(find_board(None))

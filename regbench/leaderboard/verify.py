@@ -5,10 +5,7 @@ Nothing that came with an entry is run.
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,7 +28,7 @@ from regbench.results import BaselineRecord, Result
 from regbench.tracks import Track
 from regbench.utils import registry
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, exclusive, explain_full_disk
+from regbench.utils.files import atomic_write, explain_full_disk
 from regbench.utils.folder import Folder
 from regbench.utils.guard import Refused, of_schema, parse_json
 
@@ -57,13 +54,8 @@ def verify_entry(
 ) -> Findings:
     """All that can be found wrong with an entry and its files. Whatever the file holds, nothing is raised.
 
-    Args:
-        stored: The entry and its files.
-        track: A track of your own, if the entry may be of that.
-        run: The folder of the run that the entry was made from, to compare with.
-        costly: Whether the baselines are compared, if nothing else is wrong.
-        baselines: The track's baselines; by default they are computed.
-        announce: Called with a line before something that takes long.
+    `track` is one of your own, if the entry may be of that, and `run` the folder of the run that it was made from. The
+    track's `baselines` are compared if `costly`, and computed if they are not given.
     """
     findings = Findings()
     try:
@@ -104,11 +96,7 @@ def verify_run(
     *,
     costly: bool = True,
 ) -> tuple[Case, Findings]:
-    """All that can be found wrong with a run folder that is to become an entry. Arguments are as those of `verify_entry`.
-
-    Raises:
-        UserError: It is not the folder of a finished run, or the track is unknown.
-    """
+    """All that can be found wrong with a run folder that is to become an entry. Arguments are as those of `verify_entry`."""
     folder, findings = RunFolder(path), Findings()
     folder.require()
     result = folder.result
@@ -147,8 +135,6 @@ def _text(result: Result) -> str:
 
 @dataclass
 class Submission:
-    """What came of a submission."""
-
     findings: Findings
     path: Path | None = None
     """The entry's file. None if the run was refused."""
@@ -180,9 +166,6 @@ def submit(
         source: The file of an architecture that is not built in; by default where the run found it.
         track: A track of your own, if the run is of that.
         announce: Called with a line before something that takes long.
-
-    Raises:
-        UserError: There is no finished run, its source is not found, or another entry stands in the way.
     """
     if name is not None:
         check_name(name)
@@ -202,27 +185,23 @@ def submit(
         findings.take("form", [f"an entry has at most {ENTRY_BYTES:,} bytes"])
         return Submission(findings)
     stored = Stored(board / "entries" / entry.track / entry.file_name)
-    with explain_full_disk(board), exclusive(board, patience=math.inf):  # else two at once would not see each other
-        earlier = _replaced(board, entry)
-        for other in earlier:
-            if not replace:
-                raise UserError(f"{other.path} is the same configuration: --replace puts this run in its place")
-            if (tier := read_evidence(other).tier) != "claimed":
-                raise UserError(f"{other.path} is {tier}, and this run is only claimed: it cannot replace it")
-        before = sorted({path for other in (stored, *earlier) for path in other.files})
+    earlier = _replaced(board, entry)
+    for other in earlier:
+        if not replace:
+            raise UserError(f"{other.path} is the same configuration: --replace puts this run in its place")
+        if (tier := read_evidence(other).tier) != "claimed":
+            raise UserError(f"{other.path} is {tier}, and this run is only claimed: it cannot replace it")
+    before = sorted({path for other in (stored, *earlier) for path in other.files})
+    with explain_full_disk(board):
         written = _write(stored, entry, case.source, by)
-        gone = [old for old in before if old not in written]
-        for old in gone:
-            old.unlink(missing_ok=True)
+    gone = [old for old in before if old not in written]
+    for old in gone:
+        old.unlink(missing_ok=True)
     return Submission(findings, stored.path, [old for old in before if old in written], gone)
 
 
 def read_source(run: RunFolder, given: Path | None) -> bytes:
-    """The file of an architecture that is not built in, where it is given or where the run found it. It is never run.
-
-    Raises:
-        UserError: The file is not found, or the architecture is not from a file.
-    """
+    """The file of an architecture that is not built in, where it is given or where the run found it. It is never run."""
     named = run.config.architecture
     path = given or registry.as_file(named)[0]
     if path is None or path.suffix != ".py":
@@ -242,9 +221,6 @@ def _replaced(board: Path, entry: Entry) -> list[Stored]:
     """The entries of the same configuration.
 
     Files of strangers may differ where their options do not: they are compared only with the file of the same name.
-
-    Raises:
-        UserError: Another configuration has this name.
     """
     built_in = is_built_in(entry.result.architecture)
     found = []
@@ -260,19 +236,17 @@ def _replaced(board: Path, entry: Entry) -> list[Stored]:
 
 
 def _write(stored: Stored, entry: Entry, source: bytes | None, by: str | None) -> list[Path]:
-    """Writes the entry and what belongs to it: all, or on a full disk nothing. Returns the paths of all files."""
-    contents = {stored.path: canonical(entry.content()).encode()}
+    """Writes what belongs to the entry, and then the entry. Returns the paths of all files."""
+    contents = {}
     if source is not None:
         contents[stored.path.with_name(stored.source_name)] = source
     if by is not None:
         evidence = Evidence(entry=entry.digest, submitted=Submitted(date=today(), by=by))
         contents[stored.path.with_name(stored.evidence_name)] = evidence_bytes(evidence)
-    with ExitStack() as open_files:  # each file takes its name once all are on the disk, and the entry last
-        for path, content in contents.items():
-            file = open_files.enter_context(atomic_write(path, "wb"))
+    contents[stored.path] = canonical(entry.content()).encode()
+    for path, content in contents.items():
+        with atomic_write(path, "wb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
     return list(contents)
 
 
@@ -283,9 +257,6 @@ def contributed(folder: Path, base: str) -> tuple[list[Path], list[str]]:
     """The files below a folder that have changed since the history left a commit, and a line for each with evidence.
 
     A contribution says who submits. That an entry was challenged or reproduced is written by maintainers alone.
-
-    Raises:
-        UserError: There is no such commit here.
     """
     names = git(folder, "diff", "--name-only", "--no-renames", "--relative", "-z", f"{base}...HEAD")
     if names is None or base.startswith("-"):

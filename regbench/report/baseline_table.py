@@ -29,12 +29,10 @@ class Table(Strict):
 
 
 def numbers_of(page: Path) -> Path:
-    """The JSON file beside a page."""
     return page.with_name("scores.json")
 
 
 def read_table(path: Path) -> Table:
-    """Reads the numbers."""
     with explain_validation(str(path), Table.model_fields):
         return Table.model_validate_json(read_text(path))
 

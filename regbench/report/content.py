@@ -20,9 +20,8 @@ _COLOURS = 6
 class ResultRow:
     """One predictor in a table.
 
-    Attributes:
-        normalized: 0 at the unigram model and 1 at the oracle, by the main score. None where the track lacks one of them.
-        kind: "model" is what the run is about: its only seed, or the mean of several. "seed" is one of several seeds.
+    `normalized` is 0 at the unigram model and 1 at the oracle, by the main score; None where the track lacks one. "model" is
+    what the run is about: its only seed, or the mean of several. "seed" is one of several seeds.
     """
 
     name: str
@@ -49,10 +48,7 @@ def score_rows(result: Result, metrics: Metrics = METRICS) -> list[ResultRow]:
 
 
 def about_normalized(main_score: str, anchors: Mapping[str | None, str]) -> str:
-    """What the column "normalized score" counts.
-
-    `anchors` names the baseline at the "start" and the one at the "end".
-    """
+    """What the column "normalized score" counts; `anchors` names the baseline at the "start" and the one at the "end"."""
     return f"By {label(main_score)}: 0 at {anchors.get('start', '—')}, 100 at {anchors.get('end', '—')}."
 
 

@@ -39,8 +39,6 @@ from regbench.utils.files import atomic_write
 def write_report(folder: Path, result: Result, track: Track | None, instance: int | None = None) -> Path:
     """Writes `report.html` and the pictures, `score_by_position.png` and `training.png`, into a run's folder.
 
-    A model that was not trained here has no `training.png`.
-
     Without the predictions, or without the track, the page draws no instances and says why. `instance` is drawn beside the worst,
     the median and the best.
     """
@@ -59,11 +57,9 @@ def write_report(folder: Path, result: Result, track: Track | None, instance: in
 
 
 def track_of(result: Result, own: str | None = None) -> Track | None:
-    """The track that a run was made on. None where it is not here, or has changed since.
+    """The track that a run was made on, or `own`, the YAML file of yours. None where it is not here, or has changed since.
 
     Nothing that the run's folder names is loaded: the file of a track can run code.
-
-    `own` is the YAML file of a track of your own.
     """
     if own is None and result.track.name not in track_names():
         return None
@@ -121,7 +117,6 @@ def build_report(
 
 
 def _standing(result: Result, rows: Sequence[ResultRow], main: Metric) -> str:
-    """What the score is, and which predictors are next to it."""
     ranked = [row for row in rows if row.kind != "seed"]
     place = next(i for i, row in enumerate(ranked) if row.kind == "model")
     what = main.label
@@ -209,12 +204,8 @@ def render_page(
 ) -> str:
     """Renders a whole page. The same arguments give the same bytes.
 
-    Args:
-        template: a template that extends `report/templates/frame.html`, as a path in the package regbench.
-        data: what the scripts find, as JSON, in the element `data`.
-        styles: CSS files, as paths in the package regbench.
-        scripts: JavaScript files, as paths in the package regbench. They run in one scope, in this order.
-        values: what the template shows.
+    All files are named by their paths in the package regbench. The template extends `report/templates/frame.html`, and shows
+    `values`. The scripts run in one scope, in this order, and find `data` as JSON in the element `data`.
     """
     script = "\n" + "".join(map(_asset, scripts))
     return _ENVIRONMENT.get_template(template).render(

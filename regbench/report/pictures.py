@@ -131,10 +131,7 @@ def plot_training(result: Result, path: Path) -> None:
 
 
 def plot_heat_map(names: Sequence[str], values: NDArray[np.float64], title: str, subtitle: str, path: Path) -> None:
-    """Draws distances, the near ones dark, each with its number in it (ICLL Figure 6).
-
-    `names` are of the M predictors, `values` (M, M).
-    """
+    """Draws distances (M, M) of M predictors, the near ones dark, each with its number in it (ICLL Figure 6)."""
     m, longest = len(names), max(map(len, names))
     width = 0.62 * m + 2.6 + 0.09 * longest
     with drawing(path, (width, 0.62 * m + 1.7 + 0.06 * longest), {}, 150) as figure:

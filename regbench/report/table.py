@@ -53,7 +53,6 @@ def print_fitting(table: Table, console: Console, names: int = 1) -> None:
 
 
 def _part(table: Table, columns: Iterable[int]) -> Table:
-    """The same table with some of its columns."""
     part = copy(table)
     part.columns = [replace(table.columns[old], _index=new) for new, old in enumerate(columns)]
     return part
@@ -84,12 +83,10 @@ def narrow(cells: Iterable[str]) -> list[str]:
 
 
 def plain(score: ScoreRecord) -> str:
-    """A score with its standard error."""
     return f"{score.value:.3f} ±{score.stderr:.3f}"
 
 
 def signed(change: ScoreRecord, digits: int = 3) -> str:
-    """A change with its sign and its standard error."""
     return f"{change.value:+.{digits}f} ±{change.stderr:.{digits}f}"
 
 

@@ -33,8 +33,6 @@ _LONGEST_STEP = 4.0
 
 @dataclass(frozen=True)
 class Cost:
-    """What one architecture costs on one track."""
-
     track: str
     architecture: str
     trials: int

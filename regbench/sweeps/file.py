@@ -76,7 +76,6 @@ class SweepFile(Strict):
         return {**common, **own}
 
     def is_selected(self, axis: str) -> bool:
-        """Whether an axis, or a setting of it, is selected over."""
         over = self.select.over if self.select is not None else []
         return not {axis, *names_in(axis)}.isdisjoint({*over, *(_SHORT.get(name, name) for name in over)})
 
@@ -87,10 +86,7 @@ def names_in(axis: str) -> list[str]:
 
 
 def settings_of(axis: str, value: Any) -> dict[str, Any]:
-    """The settings that one value of an axis makes.
-
-    Of an axis of several names, with commas between them, the value is a list.
-    """
+    """The settings that one value of an axis makes. Of several names, with commas between them, the value is a list."""
     names = names_in(axis)
     if len(names) == 1:
         return {names[0]: value}
@@ -100,7 +96,6 @@ def settings_of(axis: str, value: Any) -> dict[str, Any]:
 
 
 def read_sweep(path: Path) -> SweepFile:
-    """The sweep in a YAML file."""
     content = read_mapping(path, "a sweep")
     with explain_validation(str(path), [*SweepFile.model_fields, *Plot.model_fields, "over", "with"]):
         sweep = SweepFile(**content)
@@ -115,8 +110,6 @@ def _fault(sweep: SweepFile) -> str | None:
         return "grid has no 'arch': it says which architectures are swept"
     for where, axes in [("grid", sweep.grid), *((f"options_of.{a}", axes) for a, axes in sweep.options_of.items())]:
         for name, values in axes.items():
-            if name != "arch" and "arch" in names_in(name):
-                return f"the axis {where}.{name} sets 'arch' with other settings: options_of has the axes of one architecture"
             if not values:
                 return f"the axis {where}.{name} is empty: give its values, as in {name}: [1, 2]"
             if repeated := [v for i, v in enumerate(values) if repr(v) in map(repr, values[:i])]:
@@ -137,11 +130,9 @@ def _fault(sweep: SweepFile) -> str | None:
         return f"'{both}' stands in base and in grid: leave one out"
     if strange := [a for a in sweep.architectures if not isinstance(a, str)]:
         return f"grid.arch: {strange[0]!r} names no architecture"
-    for architecture, axes in sweep.options_of.items():
+    for architecture in sweep.options_of:
         if architecture not in sweep.architectures:
             return f"options_of.{architecture}: not in grid.arch{nearest(architecture, sweep.architectures)}"
-        if "arch" in axes:
-            return f"options_of.{architecture} has an axis 'arch'"
     for what, values in (("track", sweep.tracks), ("seed", sweep.seeds)):
         if len(set(map(str, values))) < len(values) or not values:
             return f"a {what} is given twice" if values else f"no {what} is given"

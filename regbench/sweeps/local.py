@@ -30,13 +30,9 @@ class Share:
 def share(
     jobs: int | None = None, of_each: int | None = None, *, device: str = "auto", gpus: float | None = None
 ) -> Share:
-    """Divides this machine.
+    """Divides this machine: `jobs` at once, by default as many as cores and GPUs allow, with `of_each` threads and `gpus` each.
 
-    Args:
-        jobs: processes at once; by default as many as the cores, and the GPUs, allow.
-        of_each: threads of each; by default OMP_NUM_THREADS, else the cores over `jobs`, else 1.
-        device: what the runs are for, as `regbench run --device`.
-        gpus: GPUs of each; by default 1 where the runs are for GPUs.
+    Threads are by default OMP_NUM_THREADS, else the cores over `jobs`, else 1; GPUs 1 where the runs are for GPUs.
     """
     cores, here = threads.cores(), _gpus() if device != "cpu" else 0
     if jobs is not None and jobs < 1:
@@ -85,8 +81,6 @@ class _Worker:
 
 @dataclass
 class LocalEngine:
-    """A pool of processes on this machine."""
-
     divided: Share
     log: Path
     """Where the processes' errors go; removed at the end where there were none."""
@@ -107,7 +101,6 @@ class LocalEngine:
             worker.process.stdin.flush()
 
     def wait(self, seconds: float) -> list[tuple[Job, Event]]:
-        """What has happened since the last call; waits so long for something to happen."""
         found: list[tuple[Job, Event]] = []
         with contextlib.suppress(queue.Empty):
             waited = self._events.get(timeout=seconds)

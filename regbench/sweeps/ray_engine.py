@@ -92,7 +92,6 @@ class RayEngine:
         self._running[self._task.remote(job.plain(), code_here(), cwd, files, self._told)] = job
 
     def wait(self, seconds: float) -> list[tuple[Job, Event]]:
-        """What has happened since the last call; waits so long for something to happen."""
         if not self._running:
             time.sleep(seconds)
             return []
@@ -194,7 +193,6 @@ def _require(ray: Any, divided: Share) -> None:
 
 
 def _environment(each: int) -> dict[str, Any]:
-    """What a process on a node is told before it starts."""
     import regbench
 
     home = str(Path(regbench.__file__).resolve().parent.parent)

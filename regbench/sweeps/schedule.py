@@ -100,8 +100,6 @@ class _Stand:
 
 @dataclass
 class Schedule:
-    """A sweep on its way."""
-
     folder: SweepFolder
     groups: Sequence[Group]
     engine: Engine

@@ -47,8 +47,6 @@ _PATIENCE = 3.0
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a cell or a run has no result."""
-
     label: str
     message: str
     refused: bool
@@ -87,21 +85,13 @@ class SweepFolder:
                 raise UserError(
                     f"{self.path} was begun by regbench {then['regbench']}, and this is {version}; choose another --out"
                 )
-            gone = [before for key, before in then["groups"].items() if key not in asked]
             for group in groups:
-                mine = asked[group.key]
-                own = {*mine["trials"], *mine["cells"]}
-                # With another `select` a group has another key. Its cells may still have been chosen among trials.
-                others = [
-                    before["trials"]
-                    for before in gone
-                    if own.intersection((*before["trials"], *before["cells"])) and not own.issuperset(before["trials"])
-                ]
-                for before in (then["groups"].get(group.key, mine)["trials"], *others):
-                    if before != mine["trials"] and any(map(self._is_trained, before)):
-                        raise UserError(
-                            f"{self.path} was begun with other trials for {group.label}, and they count; choose another --out"
-                        )
+                mine = asked[group.key]["trials"]
+                before = then["groups"].get(group.key, {"trials": mine})["trials"]
+                if before != mine and any(map(self._is_trained, before)):
+                    raise UserError(
+                        f"{self.path} was begun with other trials for {group.label}, and they count; choose another --out"
+                    )
             for key, before in then["groups"].items():
                 mine = asked.setdefault(key, before)
                 if not mine["trials"]:  # other settings in `base` give the group other cells: they count, too
@@ -143,15 +133,12 @@ class SweepFolder:
             return None
 
     def fail(self, folder: str, failure: Failure) -> None:
-        """Keeps why a cell or a run failed beside what it left."""
         write_json(Path(folder) / "failed.json", {"message": failure.message, "refused": failure.refused})
 
     def run_folder(self, point: Point) -> Path:
-        """The folder of all seeds of a chosen configuration."""
         return self.path / "runs" / point.track.name / f"{point.name}-{point.digest[:12]}"
 
     def is_finished(self, point: Point, config: Config) -> bool:
-        """Whether the run folder of a configuration is there and finished."""
         folder = self.run_folder(point)
         try:
             return (folder / "result.json").exists() and read_config(folder / "config.yaml") == config
@@ -175,7 +162,6 @@ class SweepFolder:
         return folder
 
     def _files(self, cell: Cell) -> list[str]:
-        """The files of a scored cell that its run holds."""
         folder = self.cell(cell)
         for name in _SEED_FILES:
             if name != provenance.CODE_FILE and not (folder / name).exists():

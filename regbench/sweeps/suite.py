@@ -34,8 +34,6 @@ def begin_suite(suite: Suite, config: Config, out: str | Path | None, reporter: 
     """
     if "?" in config.track:
         raise UserError("a suite has tracks of its own: settings task.NAME are of a single track")
-    if out == "":
-        raise UserError("out is empty: it names a new folder")
     stamp = f"{suite.name}-{registry.short_name(config.architecture)}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = Path(out) if out is not None else make_folder(Path("runs") / "suites" / stamp)
     _require_empty(folder)
@@ -72,7 +70,6 @@ def is_suite(folder: str | Path) -> bool:
 
 
 def go_on(folder: Path, train: Callable[[Path], Result]) -> Iterator[tuple[Path, Result]]:
-    """Does the runs of a suite's folder one after another."""
     try:
         suite = Suite(**read_mapping(folder / FILE, "a suite"))
     except ValueError:

@@ -26,8 +26,6 @@ On = Literal["local", "ray"]
 
 @dataclass(frozen=True)
 class Swept:
-    """What came of a sweep."""
-
     folder: Path
     rows: list[Chosen]
     """Each chosen configuration with all its seeds."""
@@ -35,7 +33,6 @@ class Swept:
 
     @property
     def best(self) -> list[Chosen]:
-        """The best of each architecture on each track, by validation."""
         return best_rows(self.rows)
 
 
@@ -79,8 +76,6 @@ class Sweep:
         address: str | None = None,
         announce: Callable[[str], None] = lambda _: None,
     ) -> Swept:
-        if out == "":
-            raise UserError("out is empty: it names a folder")
         folder = SweepFolder(Path(out if out is not None else self.folder).resolve())
         divided = self.share(jobs, on)
         if on == "local":
@@ -98,7 +93,7 @@ class Sweep:
             rows = rows_of(folder, schedule.finished, self.groups)
             write_table(folder.path / "table.csv", rows, self.groups)
             write_trials(folder.path / "trials.csv", folder, self.groups, schedule.chosen)
-            write_curves(folder.path, curves_of(folder, rows, self.groups), rows)
+            write_curves(folder.path, curves_of(rows, self.groups), rows)
             if self.file.plot is not None:
                 draw_plot(folder.path / PICTURE, self.file.plot, lines_of(rows, self.groups))
             write_best(folder, rows)

@@ -22,8 +22,6 @@ _DIGITS = 6
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over seeds: the median, and the lowest and highest."""
-
     median: float
     low: float
     high: float
@@ -35,8 +33,6 @@ class Spread:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A chosen configuration with all its seeds."""
-
     group: Group
     """What it was chosen in."""
     point: Point
@@ -50,7 +46,6 @@ class Chosen:
 
     @property
     def normalized(self) -> Spread | None:
-        """The normalized main score; None where the track has none."""
         return Spread.of(self.result.normalized) if self.result.normalized else None
 
 
@@ -76,7 +71,6 @@ def best_rows(rows: Sequence[Chosen]) -> list[Chosen]:
 
 
 def axes_of(groups: Iterable[Group]) -> list[str]:
-    """All axes of a sweep, in the order in which they are met."""
     return list(dict.fromkeys(axis for group in groups for point in group.points for axis in point.axes))
 
 
@@ -164,7 +158,6 @@ def write_best(folder: SweepFolder, rows: Sequence[Chosen]) -> None:
 
 
 def write_csv(path: Path, columns: Sequence[str], lines: Iterable[dict[str, Any]]) -> None:
-    """Writes lines under their columns; what a line does not have is empty."""
     with atomic_write(path) as file:
         writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
         writer.writeheader()

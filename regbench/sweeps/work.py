@@ -30,8 +30,6 @@ _EVERY = 0.5
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be done in one folder."""
-
     action: Action
     """"train" a seed and stop before the test split; train it and "score" it on the test split; "finish" a run whose seeds are
     all scored.
@@ -59,8 +57,6 @@ class Job:
 
 @dataclass(frozen=True)
 class Note:
-    """How far a job is."""
-
     text: str
     share: float = 0.0
     """Of its training that is done, 0 to 1."""
@@ -68,8 +64,6 @@ class Note:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended."""
-
     message: str | None = None
     """Why it failed, in one line; None where it did not."""
     refused: bool = False

@@ -39,8 +39,6 @@ def load_suite(name: str | Path) -> Suite:
 
     Paths of tracks are as seen from the current folder.
     """
-    if not isinstance(name, str | Path):
-        raise UserError(f"a suite is a name or the path of a YAML file, not {type(name).__name__}")
     name = str(name)
     path = Path(name) if name.endswith((".yaml", ".yml")) else _FOLDER / f"{name}.yaml"
     if path.parent == _FOLDER and path.stem not in suite_names():
@@ -49,8 +47,6 @@ def load_suite(name: str | Path) -> Suite:
     content = read_mapping(path, "a suite")
     with explain_validation(str(path), Suite.model_fields):
         suite = Suite(**content)
-    if path.parent == _FOLDER and suite.name != path.stem:
-        raise UserError(f"{path}: the name must be '{path.stem}', the name of the file")
     tracks = tuple(str(path.parent / track) if track_file(track) else track for track in suite.tracks)
     try:
         names = [load_track(track).name for track in tracks]

@@ -254,24 +254,13 @@ def load_track(name: str | Path) -> Track:
     path = own or _FOLDER / f"{name}.yaml"
     if not own and (path.parent != _FOLDER or not path.exists()):
         hint = "; `regbench ls tracks` lists the built-in ones; give one of your own by its YAML file"
-        if name.endswith(".py"):
-            hint = "; a track is a YAML file, and its `task:` may be a Python file"
-        elif name in registry.entries(registry.TASK):
-            its = [
-                track for track in track_names() if read_mapping(_FOLDER / f"{track}.yaml", "a track")["task"] == name
-            ]
-            hint = f", which is a task; its tracks: {', '.join(its)}"
-        elif name in registry.entries(registry.ARCHITECTURE):
-            hint = ", which is an architecture"
-        elif (near := closest(name, track_names())) is not None:
+        if (near := closest(name, track_names())) is not None:
             hint = f"; did you mean '{near}'?"
         raise UserError(f"unknown track '{name}'{hint}")
     content = read_mapping(path, "a track")
     with explain_validation(str(path), [*Definition.model_fields, *Splits.__annotations__, *Budget.model_fields]):
         definition = Definition(**content)
-    if path.parent == _FOLDER and definition.name != path.stem:
-        raise UserError(f"{path}: the name must be '{path.stem}', the name of the file")
-    varied = _varied(definition, changes)
+    varied = _varied(definition, changes) if changes else definition
     return Track(varied, str(path), changes if varied != definition else "")
 
 

@@ -67,14 +67,6 @@ pytestmark = pytest.mark.usefixtures("_in_an_empty_folder")
         (["run", "mamba"], "unrecognized argument 'mamba'; did you mean '--arch mamba'?"),
         (["run", "pfa-v1"], "unrecognized argument 'pfa-v1'; did you mean '--track pfa-v1'?"),
         (["check", "mine.py"], "one of the arguments --arch --all is required; did you mean '--arch mine.py'?"),
-        (
-            ["run", "--track", "task.py"],
-            "unknown track 'task.py'; a track is a YAML file, and its `task:` may be a Python",
-        ),
-        (
-            ["data", "arithmetic"],
-            "which is a task; its tracks: arithmetic-one-task-v1, arithmetic-small-v1, arithmetic-v1",
-        ),
         (["run", "--resume", "a", "--ngram-after", "2"], "says: --ngram-after cannot change it"),
         (["run", "--resume", "a", "--ngram-heads", " "], "says: --ngram-heads cannot change it"),
         (["run", "--ngram-heads", ""], "--ngram-heads is empty"),
@@ -228,7 +220,7 @@ def test_a_folder_that_holds_no_entries(capsys: pytest.CaptureFixture[str]) -> N
     Path("docs", "figures").mkdir(parents=True)
     assert said(capsys, "verify", "docs") == (2, "", "regbench: docs holds neither a run nor entries\n")
     refused = said(capsys, "challenge", "docs", "--run", "r", "--by", "b")[2]
-    assert refused.startswith("regbench: docs is a folder; an entry is a file")
+    assert refused.startswith("regbench: no such file: docs; an entry is a file")
     code, _, err = said(capsys, "leaderboard", "--board", "docs")
     assert (code, err) == (
         2,

@@ -166,7 +166,6 @@ def test_the_command_prints_and_keeps(
         (["MODEL", "--symbols", "words"], "the task has 4 symbols, and the model's single tokens are 0 words"),
         (["MODEL", "--symbols", "wrds"], "did you mean 'words'?"),
         (["MODEL", "--limit", "1"], "limit"),
-        (["MODEL", "--mapping", "0", "0"], "a mapping is given twice"),
         (["MODEL", "--mapping", "-1"], "mapping"),
         (["MODEL", "--prompt", "a" * 60], "an instance is "),
         (["MODEL", "--prompt", "é" * 334], "prompt: it has 2,006 characters in JSON, and a result holds 2,000"),

@@ -174,19 +174,18 @@ def test_entries_of_the_board(tmp_path: Path) -> None:
 def test_what_each_was_trained_with_stands_beside_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And that budgets differ, and that some seeds learn and some do not."""
+    """And that some seeds learn and some do not."""
     monkeypatch.setenv("COLUMNS", "200")
     track, names = "pfa-small-v1", ["mamba", "mamba+train_tokens-1000000", "2-gram"]
     assert cli.main(["compare", *names, "--track", track]) == 0
     out = capsys.readouterr().out
     assert re.search(r"mamba .*66,816\s+19\.0 KiB\s+7,9\d\d,\d{3}\s+100 %", out)
-    assert "budgets differ: mamba used 100 %, mamba+train_tokens-1000000 used 12 %" in out
+    assert re.search(r"999,5\d\d\s+12 %", out)
     assert "learns in" not in out
     selective = "mad-selective-copying-small-v1"
     assert cli.main(["compare", "rwkv", "retnet", "--track", selective]) == 0
     out = capsys.readouterr().out
     assert re.search(r"retnet .*2 of 3\n", out)
-    assert "budgets differ" not in out
 
 
 def test_a_published_model_carries_its_own_name() -> None:
@@ -318,15 +317,3 @@ def test_training_options_and_tracks_are_listed(
     count = len(stored_in(ENTRIES / "pfa-small-v1"))
     assert small[:7] == ["pfa-small-v1", "251", "9", "5,000", "8.0", "M", str(count)]
     assert int(small[7]) >= 1
-
-
-@pytest.mark.parametrize("seconds", ["1" + "0" * 400, "1e999", "NaN", "null", "-1"])
-def test_times_that_are_none_are_left_out(seconds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    track, folder = load_track("pfa-small-v1"), tmp_path / "leaderboard" / "entries" / "pfa-small-v1"
-    folder.mkdir(parents=True)
-    (tmp_path / "leaderboard" / "RULES.md").touch()
-    monkeypatch.chdir(tmp_path)
-    (folder / "a-00000000.json").write_text(
-        f'{{"result": {{"seeds": [{{"seconds": 7.0}}, {{"seconds": {seconds}}}]}}}}'
-    )
-    assert Entries().seconds(track) == 7.0

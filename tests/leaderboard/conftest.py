@@ -75,6 +75,13 @@ class Made:
         return to
 
 
+def board_of(made: Made, folder: Path) -> Path:
+    """A copy of the board, which is committed; the entry's file in it."""
+    shutil.copytree(made.board, folder / "board")
+    commit(folder / "board")
+    return folder / "board" / made.path.relative_to(made.board)
+
+
 @pytest.fixture(scope="session")
 def committed() -> Iterator[None]:
     """Runs are made as from a clean checkout, whatever state this one is in, or none."""

@@ -36,26 +36,15 @@ def texts(entry: bytes) -> Iterator[tuple[str, bytes]]:
     million = 1_000_000
     yield "nothing", b""
     yield "a deep list", b"[" * million
-    yield "a deep object", b'{"a":' * (million // 5)
-    yield "a deep list, closed", b"[" * 100_000 + b"]" * 100_000
     yield "a number of a million digits", b'{"name": ' + b"9" * million + b"}"
-    yield "a fraction of a million digits", b'{"name": 0.' + b"9" * million + b"}"
     yield "an exponent", b'{"name": 1e999}'
-    yield "an exponent of a million digits", b'{"name": 1e' + b"9" * million + b"}"
-    yield "a megabyte's string", b'{"name": "' + b"x" * million + b'"}'
-    yield "a string of escapes", b'{"name": "' + b"\\u0041" * (million // 6) + b'"}'
     yield "half a character", entry.replace(b'"lstm', b'"\\ud800lstm', 1)
     yield "very many keys", b"{" + b",".join(b'"%d":1' % i for i in range(150_000)) + b"}"
     yield "very many faults", entry.replace(b'"counts": [', b'"counts": [' + b'"x",' * 300_000, 1)
     yield "very many instances", entry.replace(b'"counts": [', b'"counts": [' + b"1," * 900_000, 1)
     yield "a key twice", entry.replace(b' "configuration"', b' "name": "x",\n "configuration"', 1)
     yield "NaN", entry.replace(b'"value": 0', b'"value": NaN', 1)
-    yield "minus infinity", entry.replace(b'"value": 0', b'"value": -Infinity', 1)
-    yield "UTF-16", entry.decode().encode("utf-16")
-    yield "a byte order mark", b"\xef\xbb\xbf" + entry
     yield "not UTF-8", entry[:100] + b"\xff\xfe\xfd" + entry[100:]
-    yield "spaces", b" " * million + entry
-    yield "Python", b"__import__('os').system('touch hacked')"
     yield "a pickle", b"cos\nsystem\n(S'touch hacked'\ntR."
 
 
@@ -73,8 +62,6 @@ def sealed(entry: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
         return seal(content)
 
     yield "65,536 layers", asking(n_layers=65_536)
-    yield "a width of 65,536", asking(d_model=65_536)
-    yield "both", asking(n_layers=65_536, d_model=65_536)
     yield "a width of 2^62", asking(d_model=2**62)
     yield "8,000 n-gram heads", asking(n_layers=1000, ngram_after=list(range(1, 61)), ngram_heads=[8] * 60)
     yield "batches of one, for ever", asking(training__batch_size=1, training__epochs=2**40)
@@ -111,8 +98,6 @@ def special(honest: Path) -> Iterator[tuple[str, Callable[[Path], object]]]:
     yield "a folder", lambda path: path.mkdir()
     yield "a link", lambda path: path.symlink_to(honest)
     yield "a link to itself", lambda path: path.symlink_to(path)
-    yield "a link to zeros without end", lambda path: path.symlink_to("/dev/zero")
-    yield "a link to nothing", lambda path: path.symlink_to("nowhere")
 
 
 def archives() -> Iterator[tuple[str, Callable[[Path], object]]]:
@@ -137,9 +122,6 @@ def archives() -> Iterator[tuple[str, Callable[[Path], object]]]:
     yield "zeros that unpack to 64 MiB", archive(packed=bytes(1 << 26), lengths=lengths)
     yield "an array of a petabyte, promised", archive(packed=promise, lengths=lengths)
     yield "an array of objects", archive(packed=array(np.array([print], object), allow_pickle=True), lengths=lengths)
-    yield "lengths that are objects", archive(packed=promise, lengths=array(np.array([{}], object), allow_pickle=True))
-    yield "30,000 members", archive(**{f"m{i}": b"" for i in range(30_000)})
-    yield "a member more", archive(packed=promise, lengths=lengths, more=b"")
     yield "a member that leaves the folder", archive(**{"../../packed": promise, "lengths": lengths})
     yield (
         "a header of Python",
@@ -168,20 +150,12 @@ def configurations() -> Iterator[tuple[str, bytes]]:
         f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
     )
     yield "laughs", lol.encode()
-    yield "itself", b"&a [*a]"
-    yield "merged with itself", b"&a\n<<: *a\n"
     yield "deep", b"[" * 8000
-    yield "deep, in lines", b"".join(b" " * i + b"a:\n" for i in range(120))
-    yield "dashes", b"- " * 4000
     yield "Python", b"!!python/object/apply:os.system ['touch hacked']"
-    yield "a date that is none", b"track: 2001-99-99"
     yield "a number of 8,000 digits", b"track: " + b"9" * 8000
-    yield "base 60", b"track: " + b"1:" * 3000 + b"1"
     yield "infinity", b"track: .inf"
-    yield "binary", b"track: !!binary x"
     yield "a list", b"- 1"
     yield "not UTF-8", b"\xff\xfe\x00"
-    yield "a set", b"track: !!set {a, b}"
 
 
 def weights() -> Iterator[tuple[str, Callable[[Path], object]]]:
@@ -192,20 +166,15 @@ def weights() -> Iterator[tuple[str, Callable[[Path], object]]]:
         return lambda path: sparse(path, size or 8 + len(text), len(text).to_bytes(8, "little") + text)
 
     yield "a header of 2^60 bytes", lambda path: sparse(path, 4 * GIGABYTE, (1 << 60).to_bytes(8, "little"))
-    yield "a hole of 100 GiB", lambda path: sparse(path, 100 * GIGABYTE)
     yield "a tensor of 2^60 numbers", header({"a": {"dtype": "F32", "shape": [1 << 60], "data_offsets": [0, 1 << 62]}})
-    yield "a tensor of a negative shape", header({"a": {"dtype": "F32", "shape": [-1, -1], "data_offsets": [0, 4]}})
     yield "a shape of very many ones", header({"a": {"dtype": "F32", "shape": [1] * 200_000, "data_offsets": [0, 4]}})
     yield (
         "tensors on top of each other",
         header({x: {"dtype": "F32", "shape": [1000], "data_offsets": [0, 4000]} for x in "ab"}, 9000),
     )
     yield "an unknown type", header({"a": {"dtype": "EVIL", "shape": [1], "data_offsets": [0, 4]}})
-    yield "a list", header([1])
-    yield "notes that are none", header({"__metadata__": [1]})
     yield "a deep header", lambda path: path.write_bytes((100_000).to_bytes(8, "little") + b"[" * 100_000)
     yield "a pickle", lambda path: path.write_bytes(b"cos\nsystem\n(S'touch hacked'\ntR.")
-    yield "nothing", lambda path: path.write_bytes(b"")
 
 
 def runs(honest: Path, folder: Path) -> Iterator[Path]:

@@ -320,12 +320,6 @@ def test_hostile_names_stay_text(tiny: Track, tmp_path: Path) -> None:
     assert seen.outcome == [0, boards[0].entries[0].name, 4]
 
 
-def test_a_page_without_entries_loads(tmp_path: Path) -> None:
-    seen = visit(build_page([]), "return one('main').innerText", tmp_path)
-    assert seen.problems == []
-    assert "There are no entries yet." in seen.outcome
-
-
 def test_there_is_no_plot_by_state_where_every_state_grows(tiny: Track, tmp_path: Path) -> None:
     script = "await frame(); return all('.trio figure').filter((f) => f.offsetHeight > 0).length"
     for state_bytes, plots in ((1024, 3), (None, 2)):

@@ -8,9 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +19,12 @@ import regbench
 from regbench import cli
 from regbench.evaluation.cuts import Cuts, prompts
 from regbench.leaderboard import against_run
-from regbench.leaderboard.against_run import Answer, Asked, can_isolate, predict_isolated
+from regbench.leaderboard.against_run import Asked, can_isolate, predict_isolated
 from regbench.leaderboard.challenge import challenge
 from regbench.leaderboard.claim import Reference, RunFolder
-from regbench.leaderboard.entry import canonical
 from regbench.leaderboard.store import Stored
 from regbench.leaderboard.tiers import (
     LEVEL,
-    Evidence,
-    Reproduced,
     Submitted,
     add_evidence,
     differing,
@@ -45,15 +40,7 @@ from regbench.metrics.significance import Change
 from regbench.tracks import SPLITS, Track, load_track
 from regbench.training.checkpoint import load_tensors, save_tensors
 from regbench.utils.errors import UserError
-from tests.leaderboard.attacks import seal
-from tests.leaderboard.conftest import Made, commit, isolates
-
-
-def board_of(made: Made, folder: Path) -> Path:
-    """A copy of the board, which is committed; the entry's file in it."""
-    shutil.copytree(made.board, folder / "board")
-    commit(folder / "board")
-    return folder / "board" / made.path.relative_to(made.board)
+from tests.leaderboard.conftest import Made, board_of, commit, isolates
 
 
 def test_cuts_stand_for_all_positions_of_each_score() -> None:
@@ -133,35 +120,6 @@ def test_who_submitted_does_not_challenge(lstm: Made, tmp_path: Path) -> None:
     assert not same_person("Ada Lovelace", "Ada Byron")
 
 
-def test_weights_that_are_no_second_training_are_refused(lstm: Made, tmp_path: Path) -> None:
-    """Seeds 1 and 2 are seed 0 with a little noise, and all else was made to fit them: only how near they are tells."""
-    run = RunFolder(lstm.run)
-    reference, seeds = Reference(lstm.track), run.result.seeds
-    answers = list(against_run.predict_again(run, None, reference, [Asked(reference.test)], print))
-    assert [list(against_run.weight_faults(run, *one, reference))[1:] for one in zip(seeds, answers, strict=True)] == [
-        []
-    ] * 3
-    copied = lstm.copy(tmp_path / "run")
-    weights, notes = load_tensors(copied / "seed-0" / "checkpoint.safetensors")
-    noisy = {name: one * (1 + 0.001 * np.random.default_rng(0).normal()) for name, one in weights.items()}
-    save_tensors(copied / "seed-1" / "checkpoint.safetensors", noisy, notes)
-    lines = list(against_run.weight_faults(RunFolder(copied), seeds[1], answers[1], reference))
-    assert "the weights of the seeds 0 and 1 are" in lines[-1]
-    assert "they are not two trainings" in lines[-1]
-
-
-def test_weights_of_another_seeds_training_are_refused(lstm: Made) -> None:
-    """The training of seed 0 is given out as that of seed 1: it began with other weights."""
-    run = RunFolder(lstm.run)
-    reference, seeds = Reference(lstm.track), run.result.seeds
-    (begun, moved), *_ = (one.first for one in against_run.predict_again(run, None, reference, [], print))
-    assert moved.argmin() == begun.argmin() == 0
-    rows = [run.predictions(1, reference).packed]
-    lines = list(against_run.weight_faults(run, seeds[1], Answer(rows, np.stack([begun, moved])), reference))
-    assert "that is where their training began" in lines[1]
-    assert "seed 0" in lines[1]
-
-
 def test_where_nothing_can_be_written_there_is_a_line(
     lstm: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,23 +152,12 @@ def test_a_difference_without_noise_is_told() -> None:
     [
         (lambda e: e.update(entry="0" * 64), "of another entry"),
         (lambda e: e["challenge"]["scores"]["tvd"].update(value=0.9), "tvd is worse on fresh instances"),
-        (
-            lambda e: [e["challenge"][k]["tvd"].update(value=0.9) for k in ("scores", "expected")],
-            "expected of the tvd does not follow from the claim",
-        ),
-        (lambda e: e["challenge"]["expected"]["tvd"].update(stderr=0.5), "expected of the tvd does not follow"),
-        (
-            lambda e: e["challenge"]["scores"]["nll"].update(stderr=10.0),
-            "on fresh instances is 10, more than there can be",
-        ),
-        (lambda e: e["challenge"].update(date="2026-11-20"), "challenge.date"),
-        (lambda e: e["challenge"].update(date="2999-01-01"), "challenge.date"),
+        (lambda e: e["challenge"].update(date="yesterday"), "challenge.date"),
         (lambda e: e.update(schema_version=True), "schema_version"),
         (lambda e: e["challenge"]["scores"].pop("tvd"), "not of this entry's scores"),
         (lambda e: e["challenge"]["expected"].pop("tvd"), "not of this entry's scores"),
         (lambda e: e["challenge"].update(by="x\x1b[2J"), "not printable"),
         (lambda e: e["challenge"].update(by=" "), "challenge.by"),
-        (lambda e: e["challenge"].update(date="2026-02-31"), "challenge.date: day is out of range for month"),
         (
             lambda e: e["challenge"].update(instances=2**62),
             "challenge.instances: input should be less than or equal to 20000",
@@ -247,42 +194,6 @@ def test_weights_that_predict_something_else_are_refused(lstm: Made, tmp_path: P
     found = challenge(Stored(path), run, by="a reader", track=lstm.track, cuts=100)
     assert {fault.check for fault in found.findings.faults} == {"checkpoint"}
     assert read_evidence(Stored(path)).tier == "claimed"
-
-
-def test_an_entry_that_is_replaced_meanwhile_gets_no_evidence(lstm: Made, tmp_path: Path) -> None:
-    path = board_of(lstm, tmp_path)
-
-    def replaces(line: str) -> None:
-        if line == "asking the weights of seed 2, 3 of 3":
-            content = lstm.entry.content()
-            content["configuration"]["trials"] = content["result"]["selection"]["trials"] = 9
-            path.write_text(canonical(seal(content)))
-
-    with pytest.raises(UserError, match="has been replaced in the meantime"):
-        challenge(Stored(path), lstm.run, by="a reader", track=lstm.track, cuts=100, announce=replaces)
-    assert not path.with_name(Stored(path).evidence_name).exists()
-
-
-def test_two_kinds_of_evidence_at_once_are_both_kept(
-    lstm: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored = Stored(board_of(lstm, tmp_path))
-
-    def slowly(of: Stored) -> Evidence:
-        found = read_evidence(of)
-        time.sleep(0.2)
-        return found
-
-    monkeypatch.setattr("regbench.leaderboard.tiers.read_evidence", slowly)
-    again = Reproduced(date=today(), by="b", machine="c", seeds=[0, 1, 2], scores=[{}, {}, {}], identical=[])
-    with ThreadPoolExecutor() as pool:
-        both = [
-            pool.submit(add_evidence, stored, reproduced=again),
-            pool.submit(add_evidence, stored, submitted=Submitted(date=today(), by="a")),
-        ]
-    assert [one.exception() for one in both] == [None, None]
-    evidence = read_evidence(stored)
-    assert (evidence.reproduced, evidence.submitted) == (again, Submitted(date=today(), by="a"))
 
 
 @pytest.mark.ci

@@ -48,7 +48,7 @@ def test_a_hybrid_takes_no_option_that_nobody_set(hybrid: Made, tmp_path: Path) 
     asked["settings"]["transformer.window"] = 5
     path.write_text(yaml.safe_dump(asked), encoding="utf-8")
     _, findings = verify_run(run, hybrid.track)
-    assert any("transformer.window is 4, and the configuration sets 5" in str(fault) for fault in findings.faults)
+    assert any("transformer.window is 4, and the configuration gives 5" in str(fault) for fault in findings.faults)
 
 
 def test_a_file_among_the_mixers_is_not_run(

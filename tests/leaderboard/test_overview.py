@@ -60,7 +60,7 @@ def row(
 
 
 def board(track: str, *rows: Any) -> Any:
-    return SimpleNamespace(track=track, file_stem=track, rows=[SimpleNamespace(entry=None, rank=None), *rows])
+    return SimpleNamespace(track=track, rows=[SimpleNamespace(entry=None, rank=None), *rows])
 
 
 def recall(*rows: Any) -> str:
@@ -209,9 +209,3 @@ def test_what_small_states_reach_and_what_has_no_entries() -> None:
     for boards in ([], [board(RECALL)], [board("pfa-small-v1", row(RECALL, "lstm", 0.1, 9, 8))]):
         found = overview(boards)
         assert (found.lines, found.abilities, found.sentences) == ((), (), [])
-
-
-def test_a_board_of_a_changed_track_is_not_in_it() -> None:
-    other = board(RECALL, row(RECALL, "lstm", 0.1, 9, 8))
-    other.file_stem += "-01234567"
-    assert overview([other]).lines == ()

@@ -16,7 +16,7 @@ from regbench.leaderboard.tiers import Evidence, Reproduced, Submitted, read_evi
 from regbench.leaderboard.verify import verify_entry
 from regbench.metrics.significance import default_prior
 from regbench.utils.errors import UserError
-from tests.leaderboard.conftest import SETTINGS, Made, commit, isolates
+from tests.leaderboard.conftest import SETTINGS, Made, board_of, isolates
 
 
 def test_the_command_of_an_entry_gives_its_scores_again(
@@ -47,13 +47,6 @@ def again(lstm: Made, tiny_file: Path, tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("again") / "run"
     regbench.run(str(tiny_file), "lstm", (0, 1, 2), settings=SETTINGS, trials=2, out=folder)
     return folder
-
-
-def board_of(made: Made, folder: Path) -> Path:
-    """A copy of the board; the entry's file in it."""
-    shutil.copytree(made.board, folder / "board")
-    commit(folder / "board")
-    return folder / "board" / made.path.relative_to(made.board)
 
 
 def test_all_seeds_by_somebody_make_an_entry_reproduced(
@@ -141,9 +134,8 @@ def test_evidence_of_a_second_training_that_does_not_hold(
     errors = dict.fromkeys(entry.metrics, 0.0)
     more = [{**one, "nll": 1.2 * one["nll"]} for one in scores]
     assert found(scores=more, errors={**errors, "nll": 0.5}) == [], "so wide is the noise of the second training"
-    assert "more than there can be" in found(errors={**errors, "nll": 10.0})[0]
     assert len(found(scores=more, errors=errors)) == 1
-    assert found(errors={"nll": 0.1}) == ["tier: not every score of the second training has an error"]
+    assert found(errors={"nll": 0.1}) == ["tier: not every seed and score was reproduced"]
     main = entry.metrics[0]
     wide = {**errors, main: 0.1 * scores[0][main]}
     (fault,) = found(scores=[{**one, main: 0.1 * one[main]} for one in scores], errors=wide)
@@ -156,8 +148,6 @@ def test_evidence_of_a_second_training_that_does_not_hold(
     )
     seesaw = [{**one, main: share * one[main]} for one, share in zip(scores, (0.8, 1.0, 1.2), strict=True)]
     assert found(scores=seesaw) == [], "some architectures' seeds are far apart"
-    beyond = found(scores=[{**one, "nll": 1.7e308} for one in scores])
-    assert beyond == ["tier: a score of the second training is beyond measure"]
     same = found(submitted=Submitted(date="2026-11-27", by="A Reader"))
     assert same == ["tier: it was reproduced by who submitted it"]
 

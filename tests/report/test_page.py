@@ -11,10 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import pytest
-from matplotlib.image import imread
 
 import regbench
 from regbench import cli
@@ -24,7 +22,6 @@ from regbench.metrics.scores import score
 from regbench.report.content import human_bytes, human_growth, human_seconds, score_rows
 from regbench.report.instances import MOST_ROWS, Drawn, _shown_tokens, choose, layout
 from regbench.report.page import build_report, render_page, track_of, write_report
-from regbench.report.pictures import plot_heat_map
 from regbench.results import Code, Curve, Result, ScoreRecord, read_result
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
@@ -135,16 +132,6 @@ class TestThePage:
         assert not re.findall(r"""(?:src|href)\s*=|url\(|@import|fetch\(|XMLHttp|import\(""", html)
         assert "default-src 'none'" in html
 
-    def test_what_a_stranger_named_is_text(self, result: Result) -> None:
-        architecture = result.architecture.model_copy(
-            update={"name": HOSTILE, "source": HOSTILE, "options": {HOSTILE: HOSTILE}}
-        )
-        environment = result.environment.model_copy(update={"processor": HOSTILE})
-        html = build_report(result.model_copy(update={"architecture": architecture, "environment": environment}))
-        assert html.count("<script") == 3
-        assert "<img" not in html
-        assert data_of(html)["series"][0]["name"] == HOSTILE
-
     def test_instances_are_missing_where_the_predictions_are(self, folder: Path, result: Result, tiny: Track) -> None:
         (folder / "seed-1" / "predictions.npz").unlink()
         html = write_report(folder, result, tiny).read_text()
@@ -207,11 +194,6 @@ class TestTheCommand:
         (line,) = capsys.readouterr().err.splitlines()
         assert message.format(run=finished) in line
         assert (finished / "report.html").read_bytes() == before
-
-    def test_a_run_that_is_not_finished(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        (folder / "result.json").unlink()
-        assert cli.main(["report", str(folder)]) == 2
-        assert f"go on with: regbench run --resume {folder}" in capsys.readouterr().err
 
     def test_predictions_that_were_not_scored(
         self, folder: Path, tiny_file: Path, capsys: pytest.CaptureFixture[str]
@@ -322,10 +304,6 @@ class TestPieces:
         digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
         assert policy[1].split() == [f"'sha256-{digest}'" for digest in digests]
         assert len(digests) == 2
-
-    def test_a_value_that_is_not_given_is_an_error(self) -> None:
-        with pytest.raises(jinja2.UndefinedError, match="'title' is undefined"):
-            render_page("report/templates/frame.html", data={}, styles=[], scripts=[])
 
     @pytest.mark.parametrize(
         ("share", "bar", "shown"), [(0.553, "55%", "55"), (-0.9, "0%", "-90"), (1.2, "100%", "120")]
@@ -441,16 +419,3 @@ class TestInABrowser:
         assert names[:4] == [f"{HOSTILE} on tiny-v1", HOSTILE, f"oracle {HOSTILE}", f"position 0: {HOSTILE}"]
         assert HOSTILE in names[4:]
         assert (images, scripts) == (0, 5)  # three of the page, two of this test
-
-
-def test_the_caption_of_a_heat_map_is_inside_the_picture(tmp_path: Path) -> None:
-    """Few predictors make a narrow picture, and the caption is long."""
-    caption = (
-        "pfa-small-v1, test split: 43,626 scored positions among the first 100 tokens of 500 instances\nmamba: 3 seeds."
-    )
-    title = "Distances between predictors: pfa-small-v1, the first 100 tokens"
-    plot_heat_map(["2-gram", "oracle"], np.array([[0.0, 0.4], [0.4, 0.0]]), title, caption, tmp_path / "map.png")
-    picture = imread(tmp_path / "map.png")[..., :3]
-    assert picture.min() < 0.5
-    for edge in (picture[:, -4:], picture[:, :4], picture[-4:], picture[:4]):
-        assert edge.min() > 0.95

@@ -19,7 +19,6 @@ from regbench.evaluation.baselines import default_baselines
 from regbench.evaluation.predictions import CompactPredictions
 from regbench.report.content import as_text
 from regbench.report.instances import layout
-from regbench.report.page import write_report
 from regbench.results import read_result
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
@@ -73,17 +72,6 @@ def test_a_run_writes_the_page_and_the_command_the_same_bytes(text_run: Path, te
     assert data["strips"] is None
     assert data["texts"]["metric"] == "nll"
     assert "oracle" not in written.decode().partition("<script")[0].partition("</style>")[2]
-
-
-def test_predictions_that_were_not_scored_are_refused(
-    text_run: Path, text_track: Track, model: CompactPredictions, tmp_path: Path
-) -> None:
-    folder = Path(shutil.copytree(text_run, tmp_path / "run"))
-    CompactPredictions(model.probability[::-1].copy(), model.most_likely, model.lengths).save(
-        folder / "seed-0" / "predictions.npz"
-    )
-    with pytest.raises(UserError, match="the stored predictions of seed 0 are not those that result.json scored"):
-        write_report(folder, read_result(folder), text_track)
 
 
 def test_tables_have_no_normalized_score_without_an_oracle(text_run: Path) -> None:

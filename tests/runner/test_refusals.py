@@ -17,7 +17,6 @@ import yaml
 import regbench
 from regbench import runner
 from regbench.utils.errors import UserError
-from regbench.utils.files import exclusive
 from tests.conftest import TINY
 from tests.runner.conftest import PLUGIN, QUICK
 
@@ -62,12 +61,6 @@ class TestRefusals:
             holder.kill()
             holder.wait()
         go()  # the lock went with its holder
-
-    def test_a_lock_held_here_is_released(self, tmp_path: Path) -> None:
-        with exclusive(tmp_path):
-            pass
-        with exclusive(tmp_path):
-            pass
 
     @pytest.mark.parametrize(
         ("forward", "message"),

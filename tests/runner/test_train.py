@@ -20,18 +20,13 @@ import yaml
 import regbench
 from regbench import cli, runner
 from regbench.config import Config
-from regbench.evaluation.predictions import Predictions, predict
-from regbench.metrics.scores import score, score_records
-from regbench.models.build import build, resolve_options
 from regbench.results import read_result
 from regbench.runner.plan import plan_of
 from regbench.sweeps.schedule import run_seeds
 from regbench.tracks import Track
 from regbench.training import trainer
-from regbench.training.checkpoint import load_tensors
 from regbench.training.progress import Reporter
 from regbench.utils.errors import UserError
-from regbench.utils.files import read_arrays
 from tests.conftest import MARKOV, TINY
 from tests.helpers.sweeps import Heard
 from tests.runner.conftest import PLUGIN, QUICK
@@ -153,35 +148,6 @@ def test_a_strangers_five_line_mixer_runs_and_leaves_a_result(
             for f in ("metrics.jsonl", "checkpoint.safetensors", "predictions.npz", "scores.json", "provenance.json")
         ),
     }
-
-
-def test_the_stored_predictions_give_the_scores_to_the_last_bit(
-    go: Callable[..., regbench.Result], tmp_path: Path, tiny: Track
-) -> None:
-    result = go()
-    predictions = Predictions.from_arrays(read_arrays(tmp_path / "out" / "seed-0" / "predictions.npz"))
-    assert predictions.digest == result.seeds[0].predictions_sha256
-    scores, curves = score_records(score(tiny.task, tiny.instances("test"), predictions.batches(batch_size=5)))
-    assert curves == result.seeds[0].curves
-    assert scores["legal_accuracy"] == result.seeds[0].scores["legal_accuracy"]
-    assert scores["tvd"].value == pytest.approx(result.seeds[0].scores["tvd"].value, abs=1e-12)
-
-
-def test_the_stored_weights_give_the_predictions(
-    go: Callable[..., regbench.Result], tmp_path: Path, tiny: Track, plugin: Path
-) -> None:
-    go()
-    cls = regbench.utils.registry.load(regbench.utils.registry.ARCHITECTURE, str(plugin))  # type: ignore[attr-defined]
-    model = build(cls, resolve_options(cls, {"d_model": 8}), tiny.task.io)
-    tensors, notes = load_tensors(tmp_path / "out" / "seed-0" / "checkpoint.safetensors")
-    model.load_state_dict(tensors)
-    assert notes["architecture"] == str(plugin)
-    from regbench.models.model import ModelPredictor
-
-    again = predict(tiny.task, ModelPredictor(model, torch.device("cpu")), tiny.instances("test"))
-    assert isinstance(again, Predictions)
-    stored = Predictions.from_arrays(read_arrays(tmp_path / "out" / "seed-0" / "predictions.npz"))
-    np.testing.assert_array_equal(again.packed, stored.packed)
 
 
 def test_one_configuration_gives_one_result(go: Callable[..., regbench.Result]) -> None:

@@ -80,10 +80,6 @@ def test_what_is_selected_over_is_found_by_any_of_its_names() -> None:
         ({"grid": {"arch": ["mamba"], "n_layers": 2}}, "grid.n_layers: input should be a valid list"),
         ({"grid": {"arch": ["mamba"], "n_layers": [2, 2]}}, "the axis grid.n_layers has the value 2 twice"),
         (
-            {"grid": {"arch": ["mamba"], "arch, n_layers": [["mamba", 2]]}},
-            "the axis grid.arch, n_layers sets 'arch' with other settings: options_of has the axes of one architecture",
-        ),
-        (
             {"base": {"n_layers": 1}, "grid": {"arch": ["mamba"], "n_layers, n_heads": [[2, 1]]}},
             "'n_layers' stands in base and in",
         ),
@@ -109,7 +105,6 @@ def test_what_is_selected_over_is_found_by_any_of_its_names() -> None:
         ),
         ({"options_of": {"mambo": {"d_state": [8]}}}, "options_of.mambo: not in grid.arch; did you mean 'mamba'?"),
         ({"options_of": {"mamba": {"d_state": []}}}, "the axis options_of.mamba.d_state is empty"),
-        ({"options_of": {"mamba": {"arch": ["gla"]}}}, "options_of.mamba has an axis 'arch'"),
         ({"seeds": [0, 0]}, "a seed is given twice"),
         ({"seeds": []}, "seeds: list should have at least 1 item"),
         ({"seeds": [-1]}, "seeds.0: input should be greater than or equal to 0"),

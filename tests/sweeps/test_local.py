@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -254,50 +252,3 @@ def test_ctrl_c_ends_all_processes(tmp_path: Path, tiny_file: Path) -> None:
     assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
     assert not (tmp_path / "out" / "table.csv").exists()
     assert not (tmp_path / "out" / "workers.log").exists()
-
-
-@pytest.mark.slow
-@two_cores
-def test_twenty_kills_at_random_moments(tmp_path: Path, tiny_file: Path) -> None:
-    """SIGKILL of the sweep, twenty times, each at a random moment; then the same bytes as a sweep left alone."""
-    base = QUICK | {
-        "training.train_tokens": 6000,
-        "training.batch_size": 1,
-        "training.evaluations": 40,
-        "training.checkpoint_seconds": 0.0,
-    }
-    write_sweep(tmp_path, tiny_file, base=base)
-
-    def let_run(out: str) -> None:
-        process = sweeping(tmp_path, out, 2)
-        _, err = process.communicate(timeout=1200)
-        assert process.returncode == 0, err
-
-    let_run("whole")
-    names = ("table.csv", "trials.csv", "best.yaml", "begun.json", "sweep.yaml")
-    whole = [(tmp_path / "whole" / name).read_bytes() for name in names]
-    chance = random.Random(0)
-    kills, moments = 0, set()
-    while kills < 20:
-        started = time.time_ns()
-        process = sweeping(tmp_path, "killed", 2)
-
-        def works(started: int = started, process: subprocess.Popen[str] = process) -> bool:
-            logs = (tmp_path / "killed").glob("cells/*/metrics.jsonl")
-            return process.poll() is not None or any(log.stat().st_mtime_ns > started for log in logs)
-
-        wait_until(works)
-        time.sleep(chance.uniform(0.0, 4.0))
-        if process.poll() is not None:  # it got through: begin anew, so that all twenty are kills
-            assert process.returncode == 0
-            assert [(tmp_path / "killed" / name).read_bytes() for name in names] == whole
-            shutil.rmtree(tmp_path / "killed")
-            continue
-        process.kill()  # its own processes find their input ended
-        process.communicate()
-        logs = list((tmp_path / "killed").glob("cells/*/metrics.jsonl"))
-        moments.add((len(logs), sum(log.read_text().count("\n") for log in logs)))
-        kills += 1
-    let_run("killed")
-    assert [(tmp_path / "killed" / name).read_bytes() for name in names] == whole
-    assert len(moments) > 5, f"the kills hit the same few moments: {moments}"

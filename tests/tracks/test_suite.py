@@ -41,11 +41,6 @@ def test_a_suite_of_ones_own_names_tracks_from_its_folder(tmp_path: Path, tiny_f
     assert load_track(suite.tracks[1]).name == "tiny-v1"
 
 
-def test_what_names_no_suite() -> None:
-    with pytest.raises(UserError, match="a suite is a name or the path of a YAML file, not NoneType"):
-        load_suite(None)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -107,7 +107,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _range(text: str | None, length: int) -> tuple[int, int]:
-    """The positions that `--range` names."""
     if text is None:
         return (50, 80) if length >= 80 else (max(0, length - 30), length)
     begin, colon, end = text.partition(":")
@@ -139,7 +138,6 @@ def _share(value: float) -> str:
 
 
 def _ablation_table(effect: Ablation, wanted: str) -> Table:
-    """Scores with and without the heads."""
     title = f"without {wanted}: {', '.join(effect.heads)}"
     rows = [
         (name, f"{effect.before[name].value:.3f}", f"{effect.after[name].value:.3f}", signed(change))

@@ -24,7 +24,6 @@ examples:
 
 
 def configure(challenge: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     challenge.add_argument("entry", metavar="FILE", help="an entry of the leaderboard")
     challenge.add_argument(
         "--run", metavar="DIR", required=True, help="the run that it was made from, with its weights"
@@ -40,7 +39,6 @@ def configure(challenge: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Prints a line for each score, and what is wrong."""
     from regbench.leaderboard.challenge import challenge
     from regbench.leaderboard.store import find_entry
     from regbench.report.content import label

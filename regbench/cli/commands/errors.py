@@ -140,7 +140,6 @@ def _table(title: str, bins: Sequence[Bin], whole: Mapping[str, ScoreRecord], sc
 
 
 def _illegal(illegal: Mapping[str, Mapping[str, ScoreRecord]]) -> Table:
-    """The share of positions whose most likely token is illegal, by kind."""
     title = "share of positions whose most likely token is illegal"
     heads = ["the token", *(fill(name, 11) for name in illegal)]
     table = narrow_table(title, heads, 1, pad_edge=True, show_edge=False)

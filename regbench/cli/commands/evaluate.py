@@ -70,7 +70,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Prints the scores under each mapping, and what other tokens got."""
     of_run = (Path(arguments.model) / "config.yaml").is_file()
     if not arguments.model.startswith("hf:") and not of_run:
         raise UserError(

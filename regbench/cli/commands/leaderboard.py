@@ -24,7 +24,6 @@ DESCRIPTION = (
 
 
 def configure(leaderboard: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     what = leaderboard.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="only say whether the tables are up to date")
     what.add_argument("--page", metavar="FILE.html", help="only write the page there")
@@ -33,7 +32,6 @@ def configure(leaderboard: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Prints the ranking of every track, or what disagrees."""
     from regbench.leaderboard.page import build_page
     from regbench.leaderboard.publish import BASELINES, baselines_file, load_boards, outdated, render, write
     from regbench.leaderboard.spread import SPREAD, spread_file

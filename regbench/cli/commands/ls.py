@@ -142,7 +142,6 @@ def _describe_architecture(name: str, console: Console) -> int:
 
 
 def _options(name: str) -> list[Any]:
-    """The paper of an architecture, its options, and its own defaults of training."""
     cls, paper = registry.load(registry.ARCHITECTURE, name), ""
     if cls.paper is not None:
         link = f", arXiv:{cls.paper.arxiv}" if cls.paper.arxiv else ""
@@ -152,7 +151,6 @@ def _options(name: str) -> list[Any]:
 
 
 def _fields(options: type[pydantic.BaseModel]) -> list[list[str]]:
-    """The name, type, default and meaning of each option."""
     rows = []
     for key, field in options.model_fields.items():
         default = "required" if field.is_required() else repr(_as_set(field.get_default(call_default_factory=True)))
@@ -230,7 +228,6 @@ def _list_runs(folder: Path, console: Console) -> int:
 
 
 def _run_cells(run: Path) -> tuple[str, list[str]]:
-    """The track of a run, and its cells behind the folder."""
     from regbench.config import read_run
     from regbench.metrics.metric import METRICS
     from regbench.results import read_result

@@ -26,7 +26,6 @@ examples:
 
 
 def configure(reproduce: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     reproduce.add_argument("entry", metavar="FILE", help="an entry of the leaderboard")
     reproduce.add_argument(
         "--seed", type=int, nargs="+", default=[], metavar="N", help="which of its seeds (default: all)"
@@ -49,7 +48,6 @@ def configure(reproduce: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Trains, and prints a row a score."""
     from regbench.leaderboard.reproduce import check_reproducer, keep_reproduction, reproduce
     from regbench.leaderboard.store import find_entry
     from regbench.report.content import label

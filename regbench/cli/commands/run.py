@@ -155,7 +155,6 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
 
 
 def _suite(arguments: argparse.Namespace, console: Console) -> int:
-    """An architecture on every track of a suite."""
     from regbench.sweeps.local import share
     from regbench.sweeps.suite import begin_suite
     from regbench.tracks.suite import load_suite
@@ -228,11 +227,8 @@ def _config(arguments: argparse.Namespace) -> Config:
 
 def _refuse_more_than_resume(arguments: argparse.Namespace) -> None:
     """An interrupted run goes on as it began; an option that would be dropped is an error."""
-    flags = {"architecture": "arch", "seeds": "seed"}
-    heads = {"ngram-heads": arguments.ngram_heads, "ngram-after": arguments.ngram_after}
-    extra = [f"--{flags.get(key, key)}" for key in _given(arguments)]
-    extra += [f"--{name}" for name in ("config", "suite") if getattr(arguments, name) is not None]
-    extra += ["--set"] if arguments.settings else []
-    extra += [f"--{flag}" for flag, value in heads.items() if value is not None]
-    if extra:
-        raise UserError(f"--resume goes on with what the run's config.yaml says: {extra[0]} cannot change it")
+    kept = ("resume", "jobs", "command")
+    given = [name for name, value in vars(arguments).items() if name not in kept and value not in (None, [])]
+    if given:
+        flag = "set" if given[0] == "settings" else given[0].replace("_", "-")
+        raise UserError(f"--resume goes on with what the run's config.yaml says: --{flag} cannot change it")

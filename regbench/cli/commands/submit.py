@@ -25,7 +25,6 @@ examples:
 
 
 def configure(submit: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     submit.add_argument("run", metavar="DIR", help="the folder of a finished run, or of a scored language model")
     submit.add_argument("--name", metavar="N", help="the entry's name (default: from what was set)")
     submit.add_argument(
@@ -38,7 +37,6 @@ def configure(submit: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Prints the entry's file, or why there is none."""
     from regbench.evaluation.language_models import language_model_result, submit_language_model
     from regbench.leaderboard.store import find_board
     from regbench.leaderboard.verify import submit

@@ -80,7 +80,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _print(sweep: Sweep, swept: Swept, console: Console) -> None:
-    """The tables, the files, and the next step."""
     from regbench.cli.tables import failure_table, sweep_table
     from regbench.leaderboard.figures import seeds_needed
     from regbench.sweeps.state import SweepFolder

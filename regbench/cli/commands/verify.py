@@ -32,7 +32,6 @@ examples:
 
 
 def configure(verify: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     verify.add_argument("what", metavar="FILE|DIR", help="an entry, a folder of entries, or a run folder")
     verify.add_argument(
         "--run",
@@ -50,7 +49,6 @@ def configure(verify: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Prints a line for each fault."""
     from regbench.leaderboard.against_run import repredict
     from regbench.leaderboard.claim import RunFolder
     from regbench.leaderboard.verify import contributed, read_source, verify_entry, verify_run

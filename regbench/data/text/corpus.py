@@ -64,7 +64,6 @@ class Index:
         return len(self.names)
 
     def of_split(self, split: str) -> NDArray[np.bool_]:
-        """(D,) bool: which documents are in "train", "validation" or "test"."""
         chosen: NDArray[np.bool_] = self.split == SPLITS.index(split)
         return chosen
 
@@ -116,8 +115,6 @@ def read_index(source: Source, limit: int | None = None) -> tuple[Index, list[st
 
 
 class _Lines:
-    """The lines of the documents that were kept so far."""
-
     def __init__(self) -> None:
         self._first: dict[int, int] = {}  # by line the document that had it first; the hashes of one process do
         self.sizes: list[int] = []  # of each document, the characters of its lines

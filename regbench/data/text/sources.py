@@ -59,7 +59,6 @@ class StandardLibrary:
 
     @property
     def name(self) -> str:
-        """The standard library and its Python's version."""
         return f"the standard library of Python {platform.python_version()}"
 
     def documents(self) -> Iterator[Document]:
@@ -74,7 +73,6 @@ class StandardLibrary:
         yield from self._reference(folder)
 
     def _modules(self, folder: Path) -> Iterator[Path]:
-        """The files of all modules, by their paths."""
         tops = folder.iterdir() if folder.is_dir() else ()
         for top in sorted(tops, key=lambda path: path.name):
             if top.stem not in sys.stdlib_module_names or top.name in _TESTS:
@@ -101,7 +99,6 @@ class StandardLibrary:
 
 
 def _python_source(path: Path) -> str:
-    """The text of a module, in the encoding that it declares."""
     try:
         with tokenize.open(path) as file:
             return file.read()
@@ -153,15 +150,9 @@ class Files:
         paths = [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file()]
         if not paths:
             raise UserError(f"{self.path} holds no files of text ({', '.join(SUFFIXES)})")
-        given = next(
-            (name for name in ("text_field", "topic_field") if getattr(self, name) != getattr(Files, name)), None
-        )
-        if given is not None and all(path.suffix.lower() in (".txt", ".md") for path in paths):
-            raise UserError(f"{given} is for documents that are rows, and {self.path} holds only .txt and .md")
         return paths
 
     def _read(self, path: Path, name: str) -> Iterator[Document]:
-        """The documents of one file, named `name`."""
         suffix = path.suffix.lower()
         if suffix in (".txt", ".md"):
             topic = name.split("/")[0] if "/" in name else path.stem

@@ -240,12 +240,3 @@ def test_two_processes_at_once_agree(folder: Path, own_cache: Path) -> None:
     (line,) = said
     corpus = Corpus(Files(folder), 400)
     assert line.split() == [corpus.digest, str(corpus.packed.tokens.sum())]
-
-
-def test_a_cache_that_cannot_be_written_costs_time_alone(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("REGBENCH_CACHE", str(tmp_path / "file" / "cache"))
-    corpora = [Corpus(Files(folder), 400) for _ in range(2)]
-    np.testing.assert_array_equal(corpora[0].packed.tokens, corpora[1].packed.tokens)

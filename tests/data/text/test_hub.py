@@ -95,16 +95,6 @@ def test_a_damaged_file_is_streamed_again(service: Service) -> None:
     assert service.streamed == [*range(25), *range(25)]
 
 
-def test_without_a_cache_it_is_streamed_every_time(
-    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("REGBENCH_CACHE", str(tmp_path / "file" / "cache"))
-    for _ in range(2):
-        assert read(HubDataset("x")) == [row["text"] for row in ROWS]
-    assert service.streamed == [*range(25), *range(25)]
-
-
 @pytest.mark.parametrize(
     ("dataset", "fault", "message"),
     [

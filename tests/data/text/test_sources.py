@@ -88,13 +88,6 @@ def test_rows_are_documents(tmp_path: Path, kind: str) -> None:
         read(Files(path, text_field="body", topic_field="other"))
 
 
-@pytest.mark.parametrize("field", ["text_field", "topic_field"])
-def test_fields_are_refused_where_nothing_has_any(tmp_path: Path, field: str) -> None:
-    (tmp_path / "a.txt").write_text("text")
-    with pytest.raises(UserError, match=f"{field} is for documents that are rows, and .* holds only .txt and .md"):
-        read(Files(tmp_path, **{field: "body"}))
-
-
 def write_rows(path: Path, rows: list[dict[str, object]]) -> None:
     if path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
