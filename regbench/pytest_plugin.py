@@ -1,4 +1,4 @@
-"""pytest plug-in: the fixture `regbench_score` guards the score of an architecture, `--regbench-update` records it.
+"""pytest plug-in: the fixture `regbench_score` guards the score of an architecture; `--regbench-update`, `--regbench-tracks`.
 
 Every pytest in an environment with regbench loads this module. So it imports only pytest; the rest is imported by the first
 test that uses the fixture.
@@ -23,10 +23,12 @@ _SAID = "regbench"  # what a test's report carries to the summary, from other pr
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declares the two flags."""
     group = parser.getgroup("regbench", "scores of sequence architectures")
     group.addoption(
         "--regbench-update", action="store_true", help="record the scores that tests get as the ones to expect"
     )
+    group.addoption("--regbench-tracks", metavar="T,T", help="skip the tests whose scores are on other tracks")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -142,6 +144,9 @@ class RegbenchScore:
         if named is None:
             raise UserError("regbench_score needs an architecture, or folder= with a finished run")
         track = load_track(track_name or DEFAULT_TRACK)
+        chosen = self._request.config.getoption("--regbench-tracks")
+        if chosen is not None and track.name not in map(str.strip, chosen.split(",")):
+            pytest.skip(f"on the track {track.name}, and --regbench-tracks chose {chosen}")
         metric = regression.choose_metric(track, metric)
         settings = regression.plain_settings(training.get("settings")) if folder is None else None
         path = self._record_path(name or f"{named}-{track.name}")

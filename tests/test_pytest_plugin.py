@@ -108,6 +108,7 @@ class TestLoading:
     def test_the_flags_are_in_the_help(self, pytester: pytest.Pytester) -> None:
         text = run(pytester, "--help").stdout.str()
         assert "--regbench-update" in text
+        assert "--regbench-tracks=T,T" in text
         assert "regbench_score" in run(pytester, "--fixtures").stdout.str()
 
 
@@ -216,6 +217,9 @@ class TestBeforeAnythingIsTrained:
     @pytest.mark.parametrize(
         ("field", "value", "message"),
         [
+            ("track_digest", "ab" * 32, "is of another tiny-v1: the track was edited since"),
+            ("test_fingerprint", "cd" * 32, "is of other test instances of tiny-v1"),
+            ("metric", "tvd", "is of tvd, not nll; record with --regbench-update"),
             ("settings", {"d_model": 9}, "is of other settings: d_model=9 is now 8; record with --regbench-update"),
             ("schema_version", 2, "schema_version: input should be 1"),
         ],
@@ -311,6 +315,19 @@ class TestSeeds:
         write("lstm", seeds=(0,), settings=QUICK)
         said = "regbench: one seed says nothing of the spread over seeds: record two or more, better three"
         assert failure(run(pytester, "--regbench-update")).startswith(said)
+
+
+@pytest.mark.usefixtures("no_training")
+class TestTracks:
+    def test_tests_on_other_tracks_are_skipped(
+        self, pytester: pytest.Pytester, write: Callable[..., None], good: Path
+    ) -> None:
+        write(folder=good)
+        run(pytester, "--regbench-update").assert_outcomes(passed=1)
+        run(pytester, "--regbench-tracks", "pfa-v1, tiny-v1").assert_outcomes(passed=1)
+        result = run(pytester, "--regbench-tracks", "pfa-v1", "-rs")
+        result.assert_outcomes(skipped=1)
+        result.stdout.fnmatch_lines(["SKIPPED*on the track tiny-v1, and --regbench-tracks chose pfa-v1"])
 
 
 @pytest.mark.usefixtures("no_training")
