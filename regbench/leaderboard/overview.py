@@ -1,4 +1,4 @@
-"""The overview of the leaderboard: how far each architecture goes on the reach tracks, and sentences that follow from that."""
+"""The overview of the leaderboard: how far each architecture goes on the reach tracks, and which goes farthest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TUNED = "n_heads"
 """Chosen for each track on validation, as the training options are. So it is no part of what a row is called."""
 
 SMALL = 16 << 10
-"""Bytes of state. A sentence says what goes farthest with no more."""
+"""Bytes of state. The overview says what goes farthest with no more."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,11 @@ class Cell:
     def words(self) -> str:
         """The reach for people, without its unit: "70", or "parity >= 256, s3 14"."""
         return ", ".join(f"{group} {reach}".strip() for group, reach in self.reaches.items())
+
+    @property
+    def short(self) -> bool:
+        """Whether it holds not even the smallest size, in any group."""
+        return all(reach.bound == "<" for reach in self.reaches.values())
 
     @property
     def far(self) -> tuple[float, float]:
@@ -107,41 +112,34 @@ class Ability:
     trained: int
 
     @property
-    def fixed(self) -> dict[str, Cell]:
-        return {name: cell for name, cell in self.cells.items() if cell.record.state_bytes is not None}
+    def farthest(self) -> dict[str, str]:
+        """A row of the table of who goes farthest: with a fixed state, with a small one, with one that grows."""
+        states = {name: cell.record.state_bytes for name, cell in self.cells.items()}
+        fixed = [name for name, state in states.items() if state is not None]
+        return {
+            "ability": self.name,
+            "trained up to": f"{self.trained:,} {self.unit}",
+            "fixed state": self._first(fixed),
+            f"at most {SMALL >> 10} KiB": self._first([name for name in fixed if (states[name] or 0) <= SMALL]),
+            "state that grows": self._first([name for name, state in states.items() if state is None]),
+        }
 
-    @property
-    def sentence(self) -> str:
-        """Whether a fixed state passes the largest size in training, and what goes farthest with one and without."""
-        fixed, grows = self.fixed, {name: cell for name, cell in self.cells.items() if name not in self.fixed}
-        past = {n: c for n, c in fixed.items() if all(r.rank > (self.trained, 0) for r in c.reaches.values())}
-        groups = " in every group" * any(len(cell.reaches) > 1 for cell in self.cells.values())
-        limit = f"{self.trained:,} {self.unit}{groups}, the most in training"
-        count = f"{len(past)} of {len(fixed)} architectures" if len(fixed) > 1 else "the only architecture"
-        if past:
-            text = f"{count} with a fixed state pass{'es' * (len(past) == 1)} {limit}; {self.farthest(past)}"
-        elif fixed:
-            nearest = self.farthest(fixed, " comes nearest", " come nearest")
-            text = f"nothing with a fixed state passes {limit}; {nearest}"
-        else:
-            text = "no entry has a fixed state"
-        also = f". Of those whose state grows, {self.farthest(grows)}" if grows else ""
-        return f"{self.name.capitalize()}: {text}{also}."
-
-    def farthest(self, cells: Mapping[str, Cell], one: str = " goes farthest", more: str = " go farthest") -> str:
-        """Which of some go farthest, how far, and in how much state if it is fixed. Those that read the same are level."""
-        first = max(cells, key=lambda name: cells[name].far)
-        below = all(reach.bound == "<" for reach in cells[first].reaches.values())
-        level = [first] if below else [name for name, cell in cells.items() if cell.words == cells[first].words]
-        names = listed(level if len(level) <= 3 else [*level[:2], f"{len(level) - 2} more"])
-        how = f"{names}{one if len(level) == 1 else more}, {cells[first].words} {self.unit}"
-        if below:
-            smallest = min(reach.size for reach in cells[first].reaches.values())
-            how = f"none holds {smallest:,.0f} {self.unit}, and {first} has the largest area, {cells[first].area:.2f}"
-        fixed = [state for name in level if (state := cells[name].record.state_bytes) is not None]
-        near = sum(cells[first].entry.name not in cells[name].behind for name in cells if name not in level)
-        also = f", with {near} more not significantly behind by area" if near and one else ""
-        return how + (f" in {_span(fixed, human_bytes)}" if fixed else "") + also
+    def _first(self, names: Sequence[str]) -> str:
+        """Which of some go farthest, how far, in how much state. Those that read the same are level, with the first by area."""
+        if not names:
+            return ""
+        first = max(names, key=lambda name: self.cells[name].far)
+        level = [name for name in names if self.cells[name].words == self.cells[first].words]
+        if self.cells[first].short:  # the area tells them apart
+            level = [first]
+        shown = listed(level if len(level) <= 3 else [*level[:2], f"{len(level) - 2} more"])
+        text = f"{shown}: {self.cells[first].words}"
+        if self.cells[first].short:
+            text += f", area {self.cells[first].area:.2f}"
+        fixed = [state for name in level if (state := self.cells[name].record.state_bytes) is not None]
+        text += f", in {_span(fixed, human_bytes)}" if fixed else ""
+        near = sum(self.cells[first].entry.name not in self.cells[name].behind for name in names if name not in level)
+        return text + (f"; {near} more level by area" if near else "")
 
 
 @dataclass(frozen=True)
@@ -159,15 +157,9 @@ class Overview:
     counted: tuple[str, ...]
 
     @property
-    def sentences(self) -> list[str]:
-        """What the entries say: one for each ability, and one about small states."""
-        small = []
-        for one in self.abilities:
-            cells = {name: cell for name, cell in one.fixed.items() if (cell.record.state_bytes or 0) <= SMALL}
-            small.append(f"{one.name}, {one.farthest(cells, '', '') if cells else 'no entry'}")
-        without = [name for name in ABILITIES.values() if name not in [one.name for one in self.abilities]]
-        said = [one.sentence for one in self.abilities] + [f"{name.capitalize()}: no entries yet." for name in without]
-        return [*said, f"With a fixed state of at most {SMALL >> 10} KiB: {'; '.join(small)}."] if small else []
+    def farthest(self) -> list[dict[str, str]]:
+        """Who goes farthest, a row for each ability."""
+        return [one.farthest for one in self.abilities]
 
     @property
     def about(self) -> str:

@@ -265,7 +265,7 @@ def readme(boards: Sequence[Board], tracks: Sequence[Track]) -> str:
 
 
 def abilities(boards: Sequence[Board], root: str = "..", most: int | None = None) -> list[str]:
-    """How far each architecture goes: sentences, a picture, a table of at most so many lines, and what it shows.
+    """How far each architecture goes: who goes farthest, a picture, a table of at most so many lines, and what it shows.
 
     The repository is in the folder `root`, as seen from where this is read.
     """
@@ -281,8 +281,8 @@ def abilities(boards: Sequence[Board], root: str = "..", most: int | None = None
         rows.append(row | {"state": line.state, "parameters (thousands)": line.parameters})
     drawing = f"![Reach in pairs against bytes of state]({root}/leaderboard/{_PICTURED}.svg)"
     shown = [drawing] if any(line.cells[_PICTURED].state for line in seen.lines if _PICTURED in line.cells) else []
-    sentences = "\n".join(f"- {_plain(sentence)}" for sentence in seen.sentences)
-    return [sentences, *shown, _list(rows), f"{seen.about} The area is in brackets."] if rows else []
+    first = [{head: _plain(cell) for head, cell in row.items()} for row in seen.farthest]
+    return [_list(first), *shown, _list(rows), f"{seen.about} The area is in brackets."] if rows else []
 
 
 def picture(boards: Sequence[Board]) -> str:

@@ -1,4 +1,4 @@
-"""The overview: how far each architecture goes by ability, its order, and sentences that follow from the entries."""
+"""The overview: how far each architecture goes by ability, its order, and which goes farthest."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def board(track: str, *rows: Any) -> Any:
     return SimpleNamespace(track=track, rows=[SimpleNamespace(entry=None, rank=None), *rows])
 
 
-def recall(*rows: Any) -> str:
-    """The sentence about recall."""
-    return overview([board(RECALL, *rows)]).sentences[0]
+def first(*rows: Any) -> dict[str, str]:
+    """Who goes farthest on recall."""
+    return overview([board(RECALL, *rows)]).farthest[0]
 
 
 def names(found: Overview) -> list[str]:
@@ -143,69 +143,39 @@ def test_the_order_is_by_the_tracks_of_more_than_half_and_what_lacks_one_comes_l
     assert set(mamba.cells) == {RECALL}, "the other cells are blank"
 
 
-def test_nothing_with_a_fixed_state_passes() -> None:
-    rows = [row(RECALL, "deltanet", 0.8, 37376, 32), row(RECALL, "lstm", 0.1, 1024, 2, rank=2)]
-    said = (
-        "Recall: nothing with a fixed state passes 64 pairs, the most in training; deltanet comes nearest, 32 pairs in"
-    )
-    said += " 36.5 KiB"
-    assert recall(*rows) == f"{said}."
-    grows = row(RECALL, "transformer", 0.9, None, 96, rank=3)
-    assert recall(*rows, grows) == f"{said}. Of those whose state grows, transformer goes farthest, 96 pairs."
-    assert "64 pairs in 36.5 KiB" in recall(row(RECALL, "deltanet", 0.8, 37376, 64)), "to hold 64 is not to pass it"
-    assert "nothing with a fixed state passes" in recall(row(RECALL, "deltanet", 0.8, 37376, 64))
-
-
-def test_one_passes_or_several_do() -> None:
-    first, second = row(RECALL, "deltanet", 0.8, 37376, 96), row(RECALL, "lstm", 0.1, 1024, 2, rank=2)
-    assert recall(first, second) == (
-        "Recall: 1 of 2 architectures with a fixed state passes 64 pairs, the most in training; deltanet goes farthest, 96 pairs "
-        "in 36.5 KiB."
-    )
-    third = row(RECALL, "mamba2", 0.9, 70 << 10, float("inf"), rank=3)
-    assert recall(first, second, third) == (
-        "Recall: 2 of 3 architectures with a fixed state pass 64 pairs, the most in training; mamba2 goes farthest, >= 192 pairs "
-        "in 70.0 KiB."
-    )
-    assert recall(third).startswith("Recall: the only architecture with a fixed state passes 64 pairs")
+def test_who_goes_farthest_with_each_kind_of_state() -> None:
+    rows = [row(RECALL, "deltanet", 0.8, 37376, 96), row(RECALL, "lstm", 0.1, 16 << 10, 8, rank=2)]
+    grows = row(RECALL, "transformer", 0.9, None, float("inf"), rank=3)
+    assert first(*rows, grows) == {
+        "ability": "recall",
+        "trained up to": "64 pairs",
+        "fixed state": "deltanet: 96, in 36.5 KiB",
+        "at most 16 KiB": "lstm: 8, in 16.0 KiB",
+        "state that grows": "transformer: >= 192",
+    }
+    assert list(first(grows).values())[2:] == ["", "", "transformer: >= 192"]
 
 
 def test_those_that_reach_the_same_are_level() -> None:
-    rows = [row(RECALL, name, 0.8, size, 32) for name, size in (("gla", 1024), ("mamba", 2048))]
-    assert recall(*rows).endswith("; gla and mamba come nearest, 32 pairs in 1.0 KiB to 2.0 KiB.")
-    more = [row(RECALL, name, 0.8, 1024, 32) for name in ("h3", "lstm")]
-    assert "gla, h3 and 2 more come nearest" in recall(*rows, *more)
+    rows = [row(RECALL, name, 0.8, size, 32) for name, size in (("gla", 20 << 10), ("mamba", 30 << 10))]
+    assert first(*rows)["fixed state"] == "gla and mamba: 32, in 20.0 KiB to 30.0 KiB"
+    more = [row(RECALL, name, 0.8, 20 << 10, 32) for name in ("h3", "lstm")]
+    assert first(*rows, *more)["fixed state"].startswith("gla, h3 and 2 more: 32, in")
     noisy = row(RECALL, "mamba2", 0.7, 1024, 16, rank=3, better=frozenset({"mamba"}))
-    assert recall(rows[0], noisy).endswith(
-        "gla comes nearest, 32 pairs in 1.0 KiB, with 1 more not significantly behind by area."
-    )
-    below = [
-        row(RECALL, "gla", 0.3, 1024, 0),
-        row(RECALL, "lstm", 0.4, 1024, 0),
-        row(RECALL, "transformer", 0.1, None, 0),
-    ]
-    grows = "Of those whose state grows, none holds 2 pairs, and transformer has the largest area, 0.10."
-    assert recall(*below) == (
-        "Recall: nothing with a fixed state passes 64 pairs, the most in training; none holds 2 pairs, and lstm has the "
-        f"largest area, 0.40 in 1.0 KiB. {grows}"
-    )
-    assert recall(below[2]) == f"Recall: no entry has a fixed state. {grows}"
+    assert first(rows[0], noisy)["fixed state"] == "gla: 32, in 20.0 KiB; 1 more level by area"
 
 
-def test_a_track_of_groups_is_passed_where_every_group_is() -> None:
-    said = overview([board(STATE, row(STATE, "lstm", 0.9, 1024, float("inf"), 16))]).sentences
-    how_far = "parity >= 256, s3 16 steps in 1.0 KiB"
-    limit = "32 steps in every group, the most in training"
-    assert f"State tracking: nothing with a fixed state passes {limit}; lstm comes nearest, {how_far}." in said
-    said = overview([board(STATE, row(STATE, "lstm", 0.9, 1024, float("inf"), 64))]).sentences
-    assert any(f"passes {limit}; lstm goes farthest" in sentence for sentence in said)
+def test_of_those_that_hold_nothing_the_area_says_which_is_first() -> None:
+    below = [row(RECALL, "gla", 0.3, 1024, 0), row(RECALL, "lstm", 0.4, 1024, 0)]
+    assert first(*below)["fixed state"] == "lstm: < 2, area 0.40, in 1.0 KiB"
 
 
-def test_what_small_states_reach_and_what_has_no_entries() -> None:
-    rows = [row(RECALL, "deltanet", 0.8, 37376, 96), row(RECALL, "lstm", 0.1, 16 << 10, 8, rank=2)]
-    *_, without, small = overview([board(RECALL, *rows), board(COPY, row(COPY, "gla", 0.5, 20000, 8))]).sentences
-    assert without == "Distance: no entries yet."
-    assert small == "With a fixed state of at most 16 KiB: recall, lstm, 8 pairs in 16.0 KiB; copying, no entry."
+def test_a_track_of_groups_has_the_reach_of_each() -> None:
+    (found,) = overview([board(STATE, row(STATE, "lstm", 0.9, 1024, float("inf"), 16))]).farthest
+    assert found["fixed state"] == "lstm: parity >= 256, s3 16, in 1.0 KiB"
+
+
+def test_without_entries_there_is_nothing_to_see() -> None:
     for boards in ([], [board(RECALL)], [board("pfa-small-v1", row(RECALL, "lstm", 0.1, 9, 8))]):
         found = overview(boards)
-        assert (found.lines, found.abilities, found.sentences) == ((), (), [])
+        assert (found.lines, found.abilities, found.farthest) == ((), (), [])

@@ -143,7 +143,9 @@ def test_a_stranger_s_file_is_linked_and_nothing_of_it_is_loaded(tiny: Track) ->
 
 def test_a_cell_has_the_reach_and_a_track_without_an_entry_is_blank(reach_boards: list[Board]) -> None:
     found, html = overview(reach_boards), build_page(reach_boards)
-    table = html.partition('<section class="overview">')[2].partition("</table>")[0]
+    table = (
+        html.partition('<section class="overview">')[2].partition('<table class="board">')[2].partition("</table>")[0]
+    )
     rows = re.findall(r'<tr class="entry".*?</tr>', table, flags=re.DOTALL)
     assert len(rows) == len(found.lines)
     for line, row in zip(found.lines, rows, strict=True):
@@ -154,8 +156,8 @@ def test_a_cell_has_the_reach_and_a_track_without_an_entry_is_blank(reach_boards
             words = there.words.replace(">= ", "≥ ").replace("-generators", "").replace(",", "") if there else ""
             assert text == escape(words).split()
         assert f'href="{line.links["file"]}"' in row
-    said = [escape(sentence.partition(":")[2].replace(">= ", "≥ ")) for sentence in found.sentences]
-    assert all(f"{sentence}</li>" in html for sentence in said)
+    first = [escape(cell.replace(">= ", "≥ ")) for row in found.farthest for cell in row.values()]
+    assert all(f">{cell}</t" in html for cell in first)
     drawn = data_of(html)["overview"]
     assert [line["name"] for line in drawn["lines"]] == [line.name for line in found.lines]
     assert [one["trained"] for one in drawn["abilities"]] == [64, 32]
