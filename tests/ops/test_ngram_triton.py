@@ -68,9 +68,9 @@ def test_interpreter_equals_naive(
 @pytest.mark.ci
 def test_interpreter_keeps_a_nan_within_its_ngram_and_its_future(interpreter: ProcessPoolExecutor) -> None:
     tokens, hidden, upstream = inputs(1, 40, 2, 3, torch.float32)
-    clean, _ = interpreter.submit(interpreted, tokens, hidden, upstream, 1, 1).result()
+    clean, _ = interpreter.submit(interpreted, tokens, hidden, upstream, 1).result()
     hidden[:, 20] = torch.nan
-    out, _ = interpreter.submit(interpreted, tokens, hidden, upstream, 1, 1).result()
+    out, _ = interpreter.submit(interpreted, tokens, hidden, upstream, 1).result()
     reached = (tokens == tokens[:, 19]) & (torch.arange(40) > 20)
     assert torch.equal(out.isnan().all(2), reached)
     assert torch.equal(out[~reached], clean[~reached])
