@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -94,47 +94,41 @@ class Attention:
         return asdict(self) | {"heads": heads}
 
 
-@dataclass
 class _Sums:
     """Sums over the queries of each instance, a batch at a time."""
 
-    # by layer the heads' attention to each set, (B, H, S) for each batch
-    mass: dict[str, list[FloatArray]] = field(default_factory=dict)
-    # by layer, of `SHARP`, the heads' attention to one key over that of uniform attention, (B, H, 3) for each batch
-    per_key: dict[str, list[FloatArray]] = field(default_factory=dict)
-    chance: list[FloatArray] = field(default_factory=list)  # uniform attention to each set, (B, S) for each batch
-    # the queries for which a set is not empty, (B, S) for each batch
-    count: list[FloatArray] = field(default_factory=list)
-    # the queries for which none of `SHARP` is empty, (B,) for each batch
-    sharp_count: list[FloatArray] = field(default_factory=list)
-    coefficients: bool = False  # whether any rows are signed or do not sum to 1
+    def __init__(self) -> None:
+        # by layer the heads' attention to each set, (B, H, S) for each batch
+        self.mass: dict[str, list[FloatArray]] = {}
+        # by layer, of `SHARP`, the heads' attention to one key over that of uniform attention, (B, H, 3) for each batch
+        self.per_key: dict[str, list[FloatArray]] = {}
+        self.chance: list[FloatArray] = []  # uniform attention to each set, (B, S) for each batch
+        self.count: list[FloatArray] = []  # the queries for which a set is not empty, (B, S) for each batch
+        self.sharp_count: list[FloatArray] = []  # the queries for which none of `SHARP` is empty, (B,) for each batch
+        self.coefficients = False  # whether any rows are signed or do not sum to 1
 
-
-class _Batch:
-    """The sets of one batch, to which each layer's attention is added."""
-
-    def __init__(self, sets: dict[str, Tensor], asked: Tensor, sums: _Sums) -> None:
-        """Counts the sets, each (B, L, L) bool, for the queries that are `asked`, (B, L) bool."""
-        self.sums, self.keys = sums, torch.stack(list(sets.values()), dim=-1).float()
+    def begin(self, sets: dict[str, Tensor], asked: Tensor) -> None:
+        """A new batch. Counts its sets, each (B, L, L) bool, for the queries that are `asked`, (B, L) bool."""
+        self.keys = torch.stack(list(sets.values()), dim=-1).float()
         self.size = self.keys.sum(2)  # (B, L, S)
         self.counted = (self.size > 0) & asked[..., None]
         self.past = torch.arange(1, asked.shape[1] + 1)[:, None]
         self.sharp = [list(sets).index(name) for name in SHARP if name in sets]
         self.contrast = self.counted[..., self.sharp].all(-1)
-        sums.chance.append((self.size / self.past * self.counted).sum(1).double().numpy())
-        sums.count.append(self.counted.sum(1).double().numpy())
-        sums.sharp_count.append(self.contrast.sum(1).double().numpy())
+        self.chance.append((self.size / self.past * self.counted).sum(1).double().numpy())
+        self.count.append(self.counted.sum(1).double().numpy())
+        self.sharp_count.append(self.contrast.sum(1).double().numpy())
 
     def add(self, layer: str, weights: Tensor) -> None:
-        """Adds the attention of one layer, (B, H, L, L)."""
+        """Adds the attention of one layer to the batch, (B, H, L, L)."""
         shares, signed = _shares(weights)
-        self.sums.coefficients |= signed
+        self.coefficients |= signed
         mass = shares.transpose(1, 2) @ self.keys  # (B, L, H, L) @ (B, L, L, S)
         total = (mass * self.counted[:, :, None]).sum(1)
         each = mass[..., self.sharp] / self.size[:, :, None, self.sharp].clamp(min=1) * self.past[:, :, None]
-        self.sums.mass.setdefault(layer, []).append(total.double().numpy())
+        self.mass.setdefault(layer, []).append(total.double().numpy())
         keyed = (each * self.contrast[:, :, None, None]).sum(1)
-        self.sums.per_key.setdefault(layer, []).append(keyed.double().numpy())
+        self.per_key.setdefault(layer, []).append(keyed.double().numpy())
 
 
 def measure(trained: Trained, instances: Instances) -> Attention:
@@ -153,7 +147,8 @@ def measure(trained: Trained, instances: Instances) -> Attention:
         asked = torch.from_numpy(part.scored.copy())
         asked[:, :first] = False
         queries, names = queries + int(asked.sum()), list(sets)
-        read_attention(trained.model, tokens, layers, _Batch(sets, asked, sums).add)
+        sums.begin(sets, asked)
+        read_attention(trained.model, tokens, layers, sums.add)
     if not queries:
         raise UserError(f"no scored position is at {first} or later: there is nothing to measure")
     problem = instances.problem

@@ -52,7 +52,13 @@ def courses(found: Found, *, tokens: int = 100, announce: Announce = lambda name
     }
     made = []
     for name, run in runs:
-        made.append(_course(name, run, found, others, early))
+        # All its seeds are evaluated after about as many tokens: those of the first are shown.
+        by_seed = [_predictions(run, seed, found.track, early) for seed in run.result.seeds]
+        distance: dict[str, list[ScoreRecord]] = {other: [] for other in others}
+        for predicted in zip(*by_seed, strict=True):
+            for other, said in others.items():
+                distance[other].append(mean_distance([(one, said) for one in predicted], early))
+        made.append(Course(name, _moments(run.result.seeds[0]), distance))
         announce(name, len(early), len(early))
     return made
 
@@ -81,16 +87,6 @@ def _check_followed(run: Run) -> None:
         raise UserError(
             f"the seeds of {run.folder} were evaluated {' and '.join(map(str, counts))} times: their mean has no course"
         )
-
-
-def _course(name: str, run: Run, found: Found, others: Mapping[str, FloatArray], early: Instances) -> Course:
-    """The course of one run. All its seeds are evaluated after about as many tokens: those of the first are shown."""
-    by_seed = [_predictions(run, seed, found.track, early) for seed in run.result.seeds]
-    distance: dict[str, list[ScoreRecord]] = {other: [] for other in others}
-    for predicted in zip(*by_seed, strict=True):
-        for other, said in others.items():
-            distance[other].append(mean_distance([(one, said) for one in predicted], early))
-    return Course(name, _moments(run.result.seeds[0]), distance)
 
 
 def _moments(seed: SeedRecord) -> list[int]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
@@ -136,25 +137,18 @@ def sort_positions(instances: Instances, io: TokenIO) -> StatePositions:
     needed = np.full(len(row), "more", dtype="<U4")
     for n in (3, 2, 1):
         needed[(sets[n].sum(-1) == 1) | (before < n)] = str(n)
-    bins = {
-        "branching": allowed.sum(-1).astype(str),
-        "visits": _ranges(_earlier(np.where(drawn, states, -1))[row, place]),
-        "suffix": needed,
-        "edge": np.where(_earlier(edge)[row, place] > 0, "seen before", "new"),
-        "place": _ranges(before),
-    }
-    orders = {
-        "branching": [str(m) for m in range(1, io.vocab_size)],
-        "visits": RANGES,
-        "suffix": ("1", "2", "3", "more"),
-        "edge": ("new", "seen before"),
-        "place": RANGES,
+    features: dict[str, tuple[NDArray[np.str_], Sequence[str]]] = {
+        "branching": (allowed.sum(-1).astype(str), [str(m) for m in range(1, io.vocab_size)]),
+        "visits": (_ranges(_earlier(np.where(drawn, states, -1))[row, place]), RANGES),
+        "suffix": (needed, ("1", "2", "3", "more")),
+        "edge": (np.where(_earlier(edge)[row, place] > 0, "seen before", "new"), ("new", "seen before")),
+        "place": (_ranges(before), RANGES),
     }
     return StatePositions(
         instances.units(row),
         token,
-        bins,
-        orders,
+        {name: bins for name, (bins, _) in features.items()},
+        {name: order for name, (_, order) in features.items()},
         allowed,
         _seen(tokens, row, place, io.vocab_size),
         {n: _legal(tables, sets[n], row, io.vocab_size) for n in (1, 2)},
@@ -232,12 +226,7 @@ def write_csv(bins: Sequence[Bin], path: Path) -> None:
 def _earlier(ids: IntArray) -> IntArray:
     """How often the number at each position has occurred before it in its row, (N, L); 0 where it is negative."""
     row = np.repeat(np.arange(len(ids)), ids.shape[1])
-    flat = ids.ravel()
-    order = np.lexsort((np.arange(flat.size), flat, row))
-    new = np.r_[True, (np.diff(flat[order]) != 0) | (np.diff(row[order]) != 0)]
-    start = np.maximum.accumulate(np.where(new, np.arange(flat.size), 0))
-    earlier: IntArray = np.empty(flat.size, np.int64)
-    earlier[order] = np.arange(flat.size) - start
+    earlier = pd.Series(row).groupby([row, ids.ravel()]).cumcount().to_numpy()
     return np.where(ids >= 0, earlier.reshape(ids.shape), 0)
 
 

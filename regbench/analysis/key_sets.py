@@ -36,17 +36,13 @@ def first_position(instances: Instances) -> int:
 
 
 def key_sets(inputs: Tensor, separator: int, states: Tensor | None) -> dict[str, Tensor]:
-    """The keys of each set for each query.
+    """The keys of each set for each query, by set (B, L, L) bool.
 
-    Args:
-        inputs: (B, L), a separator and then every token but the last.
-        separator: The separator token.
-        states: (B, L), the hidden state that token t was drawn in, -1 where there is none. None: the task has no states.
+    `inputs` (B, L) are a separator and then every token but the last; `states` (B, L) the hidden state that token t was drawn in,
+    -1 where there is none, or None for a task without states.
 
-    Returns:
-        By set (B, L, L) bool. Row t of `match-n` has the j < t where the n tokens before j are the n last tokens read at t. Row
-        t of `state` has the j whose token was drawn in the state that token t is drawn in. Row t of `same` has the earlier
-        occurrences of the token read at t.
+    Row t of `match-n` has the j < t where the n tokens before j are the n last tokens read at t. Row t of `state` has the j whose
+    token was drawn in the state that token t is drawn in. Row t of `same` has the earlier occurrences of the token read at t.
     """
     batch, length = inputs.shape
     place = torch.arange(length)

@@ -75,8 +75,7 @@ def plot_map(
         axes.set_xlabel("key: the token read there, and the state after it")
         axes.set_ylabel("query")
         axes.tick_params(length=0)
-        for spine in axes.spines.values():
-            spine.set_color("#999999")
+        axes.spines[:].set_color("#999999")
         if marked is not None:
             y, x = np.nonzero(marked)
             axes.scatter(x, y, s=26, facecolors="none", edgecolors=COLOURS[1], linewidths=0.9)

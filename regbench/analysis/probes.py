@@ -27,7 +27,6 @@ from regbench.tasks.base import TokenIO
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError, nearest
 
-WHAT = ("counts", "frequencies", "existence", "state")
 TARGETS = {
     "counts": tuple(Target("counts", n) for n in range(1, ORDERS + 1)),
     "frequencies": tuple(Target("frequencies", n) for n in range(1, ORDERS + 1)),
@@ -67,9 +66,9 @@ def chosen_targets(what: str) -> list[Target]:
     """The targets of a list such as "counts,state"."""
     parts = [part.strip() for part in what.split(",")]
     for part in parts:
-        if part not in WHAT:
-            raise UserError(f"unknown --what '{part}'{nearest(part, WHAT)}")
-    return [target for name in WHAT if name in parts for target in TARGETS[name]]
+        if part not in TARGETS:
+            raise UserError(f"unknown --what '{part}'{nearest(part, TARGETS)}")
+    return [target for name, of_kind in TARGETS.items() if name in parts for target in of_kind]
 
 
 def check_probed(trained: Trained, targets: Sequence[Target]) -> None:
@@ -113,8 +112,12 @@ def probe(
     def data(split: str, number: int, sort: tuple[str, int]) -> tuple[Samples, dict[str, list[Tensor]]]:
         instances = trained.track.instances(split)[: limits[split]]
         generator = np.random.default_rng([seed, number, *sort[0].encode(), sort[1]])
-        samples = _samples(instances, io, sort, generator)
-        if not len(samples):
+        what, order = sort
+        if what == "state":
+            samples = state_samples(instances, io.separator, io.vocab_size, generator)
+        else:
+            samples = ngram_samples(instances, io.separator, io.vocab_size, order, what == "existence", generator)
+        if not samples:
             target = groups[sort][0].name
             raise UserError(f"{trained.track.name} has no position to probe for {target}: its strings are too short")
         return samples, _features(samples, instances, trained, bare, io.vocab_size)
@@ -126,16 +129,6 @@ def probe(
     for sort, probes in fitted.items():  # every choice is made: now the test split
         found |= probes.readings(*data("test", 2, sort))
     return [found[target.name] for target in targets]
-
-
-def _samples(instances: Instances, io: TokenIO, sort: tuple[str, int], generator: np.random.Generator) -> Samples:
-    """The samples of one sort of target from a split."""
-    what, order = sort
-    if what == "state":
-        samples = state_samples(instances, io.separator, io.vocab_size, generator)
-        assert samples is not None
-        return samples
-    return ngram_samples(instances, io.separator, io.vocab_size, order, what == "existence", generator)
 
 
 def _features(
@@ -179,13 +172,14 @@ class _Fitted:
         # Every source of every layer, the shuffled ones too: which layer is the best is not known yet.
         self.sources = [(name, i) for name, layers in features.items() for i in range(len(layers))]
         self.width = max(layer.shape[-1] for layers in features.values() for layer in layers)
-        values = [torch.from_numpy(samples.values[target.what]).float() for target in targets]
-        self.centre = [0.0 if target.classifies else float(y.mean()) for target, y in zip(targets, values, strict=True)]
-        self.spread = [1.0 if target.classifies else float(y.std()) for target, y in zip(targets, values, strict=True)]
-        self.constants = [
-            float(y.mean() >= 0.5) if target.classifies else float(y.mean())
-            for target, y in zip(targets, values, strict=True)
-        ]
+        self.centre, self.spread, self.constants, wanted = [], [], [], []
+        for target in targets:
+            y = torch.from_numpy(samples.values[target.what]).float()
+            mean = float(y.mean())
+            self.centre.append(0.0 if target.classifies else mean)
+            self.spread.append(1.0 if target.classifies else float(y.std()))
+            self.constants.append(float(mean >= 0.5) if target.classifies else mean)
+            wanted.append(y if target.classifies else (y - mean) / max(self.spread[-1], 1e-9))
         self.linear = [
             LinearProbes(target, self._scaled(features), self._scaled(held_out_features), *both)
             for target, *both in ((target, samples, held_out) for target in targets)
@@ -198,10 +192,6 @@ class _Fitted:
             samples.counts.shape[-1],
             seed,
         )
-        wanted = [
-            y if target.classifies else (y - centre) / max(spread, 1e-9)
-            for target, y, centre, spread in zip(targets, values, self.centre, self.spread, strict=True)
-        ]
         self.network.train(self._stack(features), torch.from_numpy(samples.query), torch.stack(wanted), seed, steps)
         losses = self._losses(held_out, held_out_features)
         self.best = []

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regbench.checks.subject import differ
-from regbench.config import Config, read_run
+from regbench.config import read_run
 from regbench.models.backbone import Backbone
 from regbench.models.build import build, resolve_options, split_settings
 from regbench.models.model import Model, ModelPredictor, device_of, manual_seed, token_tensor
@@ -31,23 +31,14 @@ from regbench.utils.guard import YAML_BYTES, Refused, parse_plain_yaml
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model in evaluation mode.
+    """A trained model in evaluation mode."""
 
-    Attributes:
-        folder: The run folder.
-        architecture: As `--arch` named it.
-        seed: The seed it was trained with.
-        track: The track of the run.
-        model: The model, on the CPU.
-        trained_on: The track it was trained on, if `track` is another one.
-    """
-
-    folder: Path
-    architecture: str
-    seed: int
-    track: Track
-    model: Model
-    trained_on: str | None = None
+    folder: Path  # the run folder
+    architecture: str  # as `--arch` named it
+    seed: int  # the seed it was trained with
+    track: Track  # the track of the run
+    model: Model  # the model, on the CPU
+    trained_on: str | None = None  # the track it was trained on, if `track` is another one
 
     @property
     def name(self) -> str:
@@ -75,14 +66,9 @@ class Trained:
     def stream(self, tokens: Iterable[int]) -> Iterator[FloatArray]:
         """Reads one token at a time through the recurrent form.
 
-        Args:
-            tokens: The tokens. Each is taken after the distribution before it was given out, so that a caller can choose it.
-
-        Yields:
-            The distribution (V,) of the first token, then after each token that of the next.
-
-        Raises:
-            UserError: The architecture has no recurrent form, or a token is outside of the vocabulary.
+        Yields the distribution (V,) of the first token, then after each token that of the next. A token is taken after the
+        distribution before it was given out, so that a caller can choose it. A UserError if the architecture has no recurrent
+        form, or a token is outside of the vocabulary.
         """
         model: Any = self.model.eval()
         if not hasattr(model, "step") or self.track.task.io.kind != "tokens":
@@ -133,7 +119,13 @@ def load_named(
     the folder names is read where nobody names one; its task must be built in.
     """
     config = read_run(Path(folder))
-    refuse_unnamed_code(folder, config, architecture)
+    if files := registry.files_in(config.settings):
+        raise UserError(f"{folder} takes the file {files[0]}, which regbench.load(folder) alone executes")
+    if architecture is None and registry.is_file(config.architecture):
+        raise UserError(
+            f"{folder} is of the architecture in the file {config.architecture}, which is executed only if you name it: "
+            f"--arch {config.architecture}"
+        )
     if track is None and not _is_built_in(config.track) and not (read_track and _is_data(config.track)):
         raise UserError(
             f"{folder} is on the track {config.track}, which is no built-in one and is loaded only if you name its file: "
@@ -166,17 +158,6 @@ def own_track(folder: str | Path, given: str | None) -> str | None:
     """The track that a caller names, if the run's own is not loaded without a name; else None: it names another one."""
     own = read_run(Path(folder)).track
     return None if _is_built_in(own) or _is_data(own) else given
-
-
-def refuse_unnamed_code(folder: str | Path, config: Config, named: str | None) -> None:
-    """Refuses a run of an architecture in a file, unless the caller names the file, and one whose settings name a file."""
-    if files := registry.files_in(config.settings):
-        raise UserError(f"{folder} takes the file {files[0]}, which regbench.load(folder) alone executes")
-    if named is None and registry.is_file(config.architecture):
-        raise UserError(
-            f"{folder} is of the architecture in the file {config.architecture}, which is executed only if you name it: "
-            f"--arch {config.architecture}"
-        )
 
 
 def _is_built_in(track: str) -> bool:

@@ -20,15 +20,10 @@ NLL_FLOOR = 1e-7
 
 @dataclass(frozen=True)
 class TokenPrediction:
-    """The part of predictions that the metrics without a truth need.
+    """The part of predictions that the metrics without a truth need."""
 
-    Attributes:
-        probability: (B, L), the probability of the token that is there.
-        most_likely: (B, L), the token with the highest probability. Of equal maxima it is the first.
-    """
-
-    probability: FloatArray
-    most_likely: IntArray
+    probability: FloatArray  # (B, L), the probability of the token that is there
+    most_likely: IntArray  # (B, L), the token with the highest probability. Of equal maxima it is the first
 
     def __len__(self) -> int:
         return len(self.probability)
@@ -42,23 +37,15 @@ class TokenPrediction:
 
 @dataclass(frozen=True)
 class Rows:
-    """Predictions at positions of the shape S, such as (B, L), and what metrics compare them with.
+    """Predictions at positions of the shape S, such as (B, L), and what metrics compare them with."""
 
-    Attributes:
-        targets: S, the tokens that are there; of vectors (S, D_out).
-        predicted: (S, V), distributions; of vectors (S, D_out). None where no more than `token` was kept.
-        token: The part of distributions that needs no truth. None of vectors.
-        truth: As `predicted`, the true distributions or means. None: they are unknown.
-        chance: S, the accuracy of chance. None: it was not asked for, as for `best`.
-        best: S, the best possible accuracy.
-    """
-
-    targets: NDArray[Any]
+    targets: NDArray[Any]  # S, the tokens that are there; of vectors (S, D_out)
+    # (S, V), distributions; of vectors (S, D_out). None where no more than `token` was kept
     predicted: FloatArray | None = None
-    token: TokenPrediction | None = None
-    truth: FloatArray | None = None
-    chance: FloatArray | None = None
-    best: FloatArray | None = None
+    token: TokenPrediction | None = None  # the part of distributions that needs no truth. None of vectors
+    truth: FloatArray | None = None  # as `predicted`, the true distributions or means. None: they are unknown
+    chance: FloatArray | None = None  # S, the accuracy of chance. None: it was not asked for, as for `best`
+    best: FloatArray | None = None  # S, the best possible accuracy
 
 
 @dataclass(frozen=True)

@@ -28,19 +28,12 @@ Values = TypeVar("Values", bound=NDArray[Any])
 
 @dataclass(frozen=True)
 class Steps:
-    """A metric by progress in the context, for tasks that have a `progress` of their own.
+    """A metric by progress in the context, for tasks that have a `progress` of their own."""
 
-    Attributes:
-        sums: (N, K), the sum over each instance's positions at each step.
-        counts: (N, K), the number of those positions.
-        label: What the steps count.
-        exact: Whether steps are sizes, which are never put into bins.
-    """
-
-    sums: FloatArray
-    counts: NDArray[np.int64]
-    label: str
-    exact: bool = False
+    sums: FloatArray  # (N, K), the sum over each instance's positions at each step
+    counts: NDArray[np.int64]  # (N, K), the number of those positions
+    label: str  # what the steps count
+    exact: bool = False  # whether steps are sizes, which are never put into bins
 
     def once(self) -> Steps:
         """The mean at each step of an instance, which then counts once."""
@@ -68,24 +61,17 @@ class Scores:
     """The scores of one predictor on N instances of length L.
 
     Where instances share problems, N counts problems, and a problem's instances are added up: they do not vary by themselves.
-
-    Attributes:
-        sums: By score (N,), the sum over an instance's scored positions.
-        counts: (N,), the number of scored positions of an instance.
-        by_position: By score (L,), the sum over instances.
-        position_counts: (L,), the number of instances in which a position is scored.
-        group_counts: As `counts`, by score, where only a group of positions counts.
-        group_position_counts: As `position_counts`, by score, where only a group of positions counts.
-        steps: By score, where the task has a `progress` of its own.
     """
 
-    sums: Mapping[str, FloatArray]
-    counts: NDArray[np.int64]
-    by_position: Mapping[str, FloatArray]
-    position_counts: NDArray[np.int64]
+    sums: Mapping[str, FloatArray]  # by score (N,), the sum over an instance's scored positions
+    counts: NDArray[np.int64]  # (N,), the number of scored positions of an instance
+    by_position: Mapping[str, FloatArray]  # by score (L,), the sum over instances
+    position_counts: NDArray[np.int64]  # (L,), the number of instances in which a position is scored
+    # as `counts`, by score, where only a group of positions counts
     group_counts: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    # as `position_counts`, by score, where only a group of positions counts
     group_position_counts: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
-    steps: Mapping[str, Steps] = field(default_factory=dict)
+    steps: Mapping[str, Steps] = field(default_factory=dict)  # by score, where the task has a `progress` of its own
 
     def __getitem__(self, metric: str) -> ScoreRecord:
         """The mean over all scored positions (ICLL Eq. 10-11), with the standard error of that ratio over instances."""

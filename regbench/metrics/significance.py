@@ -61,20 +61,15 @@ LEVEL = 0.001
 
 
 class Prior(Strict):
-    """What is expected of the seeds of one score on one track, before any is seen.
+    """What is expected of the seeds of one score on one track, before any is seen."""
 
-    Attributes:
-        logit: Whether the scale is the logit of the score. Else it is the logarithm.
-        spread: The standard deviation over seeds, on this scale.
-        freedom: How many degrees of freedom it counts as.
-        gap: Two neighbouring seeds that are further apart, in the score's unit, have not learned the same. None: it is not known.
-        learning: a. The probability that a seed learns is drawn from Beta(a, a). Near 0 nearly always all seeds learn, or none.
-    """
-
-    logit: bool
-    spread: float
-    freedom: float
+    logit: bool  # whether the scale is the logit of the score. Else it is the logarithm
+    spread: float  # the standard deviation over seeds, on this scale
+    freedom: float  # how many degrees of freedom it counts as
+    # two neighbouring seeds that are further apart, in the score's unit, have not learned the same. None: it is not
+    # known
     gap: float | None = None
+    # a. The probability that a seed learns is drawn from Beta(a, a). Near 0 nearly always all seeds learn, or none
     learning: float = 0.02
 
     def at(self, score: float, instances: int) -> float:
@@ -102,20 +97,13 @@ def default_prior(metric: Metric) -> Prior:
 
 @dataclass(frozen=True)
 class Sample:
-    """The scores of some trained models.
+    """The scores of some trained models."""
 
-    Attributes:
-        seeds: (K,), the score of each seed.
-        instances: (N,), the sum over each instance's positions, averaged over seeds.
-        trained: Whether another seed would give another score. False of a baseline.
-        own: The part of the squared error over instances that is the seeds' own. 0 where it is not known.
-        error: The standard error over instances, where `instances` is empty because they are not known one by one.
-    """
-
-    seeds: Sequence[float]
-    instances: NDArray[np.float64]
-    trained: bool = True
-    own: float = 0.0
+    seeds: Sequence[float]  # (K,), the score of each seed
+    instances: NDArray[np.float64]  # (N,), the sum over each instance's positions, averaged over seeds
+    trained: bool = True  # whether another seed would give another score. False of a baseline
+    own: float = 0.0  # the part of the squared error over instances that is the seeds' own. 0 where it is not known
+    # the standard error over instances, where `instances` is empty because they are not known one by one
     error: float | None = None
 
     @classmethod
@@ -143,23 +131,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class Change:
-    """The way from an expected score to the one that came out.
+    """The way from an expected score to the one that came out."""
 
-    Attributes:
-        change: The difference in the score's unit. Positive is better.
-        instances: The part of its standard error that comes from instances.
-        seeds: The part of its standard error that comes from seeds.
-        freedom: Degrees of freedom of the whole standard error.
-        of_seeds: Degrees of freedom of the part from seeds.
-        level: The probability with which chance alone may be called a change, on one side.
-    """
-
-    change: float
-    instances: float
-    seeds: float
-    freedom: float
-    of_seeds: float
-    level: float
+    change: float  # the difference in the score's unit. Positive is better
+    instances: float  # the part of its standard error that comes from instances
+    seeds: float  # the part of its standard error that comes from seeds
+    freedom: float  # degrees of freedom of the whole standard error
+    of_seeds: float  # degrees of freedom of the part from seeds
+    level: float  # the probability with which chance alone may be called a change, on one side
 
     @property
     def noise(self) -> float:
@@ -201,17 +180,11 @@ def compare(
     level: float = LEVEL,
     same: bool = False,
 ) -> Change:
-    """Compares two scores that are means over the positions of the same instances.
+    """Compares two scores that are means over the positions of the same instances: of models trained then, and now.
 
-    Args:
-        expected: The models trained then.
-        got: The models trained now.
-        counts: (N,), the number of positions of each instance. Those without any do not count. Of one instance nothing is
-            significant.
-        prior: What is expected of the seeds.
-        higher_is_better: Whether the score is better when it is higher.
-        level: The probability with which chance alone may be called a change, on one side.
-        same: Whether both are trainings of one configuration, whose seeds spread alike.
+    `counts` (N,) are the numbers of positions of each instance. Those without any do not count. Of one instance nothing is
+    significant. `level` is the probability with which chance alone may be called a change, on one side. With `same` both are
+    trainings of one configuration, whose seeds spread alike.
     """
     change, n = got.mean - expected.mean, int(np.count_nonzero(counts))
     # The spread of what was not trained, such as over a language model's draws of tokens, says nothing about trainings.
@@ -313,16 +286,11 @@ def require_level(level: float) -> None:
 
 @dataclass(frozen=True)
 class Split:
-    """How the same predictors scored on the N instances of one split.
+    """How the same predictors scored on the N instances of one split."""
 
-    Attributes:
-        sums: (N,), the sum over each instance's positions.
-        counts: (N,), the number of positions of each instance.
-        controls: (N, K), the same sums of K other predictors, which tell how hard each instance is. K may be 0.
-    """
-
-    sums: FloatArray
-    counts: NDArray[np.integer[Any]]
+    sums: FloatArray  # (N,), the sum over each instance's positions
+    counts: NDArray[np.integer[Any]]  # (N,), the number of positions of each instance
+    # (N, K), the same sums of K other predictors, which tell how hard each instance is. K may be 0
     controls: FloatArray
 
 

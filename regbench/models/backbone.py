@@ -18,7 +18,6 @@ from regbench.tasks.base import IO, VectorIO
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from regbench.models.ngram_heads import NGramHeads
     from regbench.ops.ngram import NGramIndex, NGramState
 
 
@@ -149,19 +148,12 @@ def _require_like(x: Tensor, mixed: Any, mixer: Mixer, method: str = "") -> None
 
 @dataclass
 class StreamState:
-    """The state of a model that reads one token at a time.
+    """The state of a model that reads one token at a time."""
 
-    Attributes:
-        position: how many tokens it has read.
-        mixers: the state of each block's mixer.
-        heads: the sums of the n-gram heads, by the block they follow.
-        bottleneck: what the task's bottleneck keeps, if it has one.
-    """
-
-    position: int
-    mixers: list[Any]
-    heads: dict[str, list[NGramState]]
-    bottleneck: BottleneckState | None = None
+    position: int  # how many tokens it has read
+    mixers: list[Any]  # the state of each block's mixer
+    heads: dict[str, list[NGramState]]  # the sums of the n-gram heads, by the block they follow
+    bottleneck: BottleneckState | None = None  # what the task's bottleneck keeps, if it has one
 
     def state_bytes(self) -> int:
         """Bytes that it holds now, for all streams together."""
@@ -210,7 +202,11 @@ class Backbone(Model):
         if options.ngram_heads and max(options.ngram_after) > options.n_layers:
             raise UserError(f"ngram_after={max(options.ngram_after)} is past the last of {options.n_layers} blocks")
         places = sorted(set(options.ngram_after)) if options.ngram_heads else []
-        self.ngram_heads = nn.ModuleDict({str(place): _ngram_heads(options) for place in places})
+        self.ngram_heads = nn.ModuleDict()
+        for place in places:
+            from regbench.models.ngram_heads import NGramHeads  # here, as few models have them
+
+            self.ngram_heads[str(place)] = NGramHeads(options.d_model, options.ngram_heads, options.ngram_mlp)
         reads = [block for block in self.blocks if block.mixer.reads_tokens]  # type: ignore[union-attr]
         if isinstance(io, VectorIO) and (places or reads):
             raise UserError("n-gram heads need tokens, and this task is one of vectors: leave them out")
@@ -240,7 +236,11 @@ class Backbone(Model):
             x = x + self.positions(torch.arange(length, device=tokens.device))
         x = self.dropout(x)
         reads = self.ngram_heads or any(block.mixer.reads_tokens for block in self.blocks)  # type: ignore[union-attr]
-        index = _ngram_index(inputs) if reads else None
+        index = None
+        if reads:
+            from regbench.ops.ngram import NGramIndex
+
+            index = NGramIndex(inputs)
         for number, block in enumerate(self.blocks, 1):
             x = block(x, index)
             if str(number) in self.ngram_heads:
@@ -358,16 +358,3 @@ def sinusoids(length: int, width: int) -> Tensor:
     frequency = float(length) ** (-torch.arange(half, dtype=torch.float64) / half)
     angle = torch.arange(length, dtype=torch.float64)[:, None] * frequency
     return torch.cat([angle.sin(), angle.cos()], dim=1)[:, :width].float()
-
-
-def _ngram_heads(options: Options) -> NGramHeads:
-    """The n-gram heads after one block. They are imported here, as few models have them."""
-    from regbench.models.ngram_heads import NGramHeads
-
-    return NGramHeads(options.d_model, options.ngram_heads, options.ngram_mlp)
-
-
-def _ngram_index(inputs: Tensor) -> NGramIndex:
-    from regbench.ops.ngram import NGramIndex
-
-    return NGramIndex(inputs)

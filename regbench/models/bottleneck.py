@@ -12,17 +12,11 @@ from regbench.models.model import require_positions
 
 @dataclass
 class BottleneckState:
-    """What the recurrent form keeps.
+    """What the recurrent form keeps."""
 
-    Attributes:
-        vector: (B, D), the output at the first bottleneck token; zeros before it.
-        distance: (B,) int64, tokens read since then; -1 before it.
-        position: How many tokens were read.
-    """
-
-    vector: Tensor
-    distance: Tensor
-    position: int = 0
+    vector: Tensor  # (B, D), the output at the first bottleneck token; zeros before it
+    distance: Tensor  # (B,) int64, tokens read since then; -1 before it
+    position: int = 0  # how many tokens were read
 
 
 class Bottleneck(nn.Module):

@@ -15,19 +15,12 @@ from regbench.utils.settings import Settings
 
 @dataclass(frozen=True)
 class Paper:
-    """The paper of an architecture, as `regbench ls architectures` shows it.
+    """The paper of an architecture, as `regbench ls architectures` shows it."""
 
-    Attributes:
-        title: its title.
-        authors: such as "Gu and Dao" or "Vaswani et al.".
-        year: of its first version.
-        arxiv: its number on arXiv, such as "2312.00752"; None if it is not there.
-    """
-
-    title: str
-    authors: str
-    year: int
-    arxiv: str | None = None
+    title: str  # its title
+    authors: str  # such as "Gu and Dao" or "Vaswani et al."
+    year: int  # of its first version
+    arxiv: str | None = None  # its number on arXiv, such as "2312.00752"; None if it is not there
 
 
 class Options(Settings):

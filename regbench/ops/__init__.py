@@ -6,7 +6,7 @@ An op is a folder. Its modules, of which only the first two must be there:
     naive.py      the formula as it is written, in plain PyTorch: about 20 lines that are clearly right
     cpu.py        loops compiled by Numba, with the backward pass written out; `_numba.py` has what they share
     chunked.py    plain PyTorch on any device: parallel within a chunk of time, so that memory grows as L
-    fla.py        the kernels of a library, which is imported in the function; so are flash.py and mamba_ssm.py
+    flash.py      the kernels of a library, which is imported in the function; mamba_ssm.py is such a module, too
     triton.py     GPU kernels of our own
     stream.py     one position at a time, for an op whose function cannot go on from a state
 

@@ -40,15 +40,11 @@ _ran: ContextVar[dict[str, str] | None] = ContextVar("regbench_backends_that_ran
 class Implementation:
     """One implementation of an op, imported when it is first used."""
 
-    target: str
-    """Where its function is, "package.module:function"."""
-    devices: tuple[str, ...]
-    """The types of device it runs on, such as ("cpu", "cuda")."""
-    requires: str | None = None
-    """The module it needs beside PyTorch and Numba, if any."""
+    target: str  # where its function is, "package.module:function"
+    devices: tuple[str, ...]  # the types of device it runs on, such as ("cpu", "cuda")
+    requires: str | None = None  # the module it needs beside PyTorch and Numba, if any
     install: str | None = None
-    dtypes: tuple[torch.dtype, ...] | None = None
-    """The types it takes; None for all."""
+    dtypes: tuple[torch.dtype, ...] | None = None  # the types it takes; None for all
     exact: tuple[torch.dtype, ...] | None = None
     """The types in which it rounds products no more than the inputs are rounded already. "auto" takes it for these alone. None
     for all that it takes.
@@ -84,8 +80,7 @@ def installed(module: str) -> bool:
 class Op:
     """An op, known by its name from when it is made."""
 
-    name: str
-    """The name that users type, such as "attention"."""
+    name: str  # the name that users type, such as "attention"
     implementations: Mapping[str, Implementation]
 
     def __post_init__(self) -> None:

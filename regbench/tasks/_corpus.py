@@ -124,9 +124,8 @@ class CorpusTask(base.Task):
         if p.path is not None:
             return Files(p.path, p.text_field, p.topic_field, str(Path(p.source)))
         preset = PRESETS.get(p.source)
-        if (
-            preset is None and Path(p.source).expanduser().exists()
-        ):  # here, but not beside the track; `datasets` would load it
+        # One that is here, but not beside the track, `datasets` would load.
+        if preset is None and Path(p.source).expanduser().exists():
             raise UserError(f"no such file or folder: {p.place}; a relative source is seen from the track's folder")
         name, config = (preset[0], p.config or preset[1]) if preset else (p.source, p.config)
         limit = p.max_documents or DEFAULT_LIMIT
@@ -180,6 +179,17 @@ class CorpusTask(base.Task):
             )
         return found[np.argsort(index.topic[found], kind="stable")]
 
+    def packed(self, documents: IntArray) -> tuple[IntArray, ...]:
+        """The tokens (T,) of the whole text, and of D documents, sorted by topic, the first token and the length, (D,) each.
+
+        Beside a document those of its topic must not stand, or, with one topic alone, itself: two more arrays (D,) say from which
+        to which of the D these are.
+        """
+        packed, topic = self.corpus.packed, self.corpus.index.topic[documents]
+        own = np.arange(len(topic)) if topic[0] == topic[-1] else topic
+        beside = (np.searchsorted(own, own, side) for side in ("left", "right"))
+        return packed.tokens, packed.starts[:-1][documents], np.diff(packed.starts)[documents], *beside
+
     def identities(self, instances: Instances) -> list[bytes]:
         """The documents of each instance, so that a document that two splits share is found."""
         return [self.corpus.index.identity[d].tobytes() for d in instances.truth["document"].ravel()]
@@ -199,16 +209,6 @@ class CorpusTask(base.Task):
             "characters_a_token": len(self.decode(flat)) / len(flat),
             "unigram_nats": float(nats[flat].mean()),
         }
-
-
-def refused_beside(topic: IntArray) -> tuple[IntArray, IntArray]:
-    """The documents that must not stand beside each document: those of its topic, or, with one topic alone, itself.
-
-    `topic` (D,) is sorted. Gives where these documents begin and where they end, (D,) each.
-    """
-    if topic[0] == topic[-1]:
-        return np.arange(len(topic)), np.arange(1, len(topic) + 1)
-    return np.searchsorted(topic, topic, "left"), np.searchsorted(topic, topic, "right")
 
 
 def printable(text: str) -> str:

@@ -82,24 +82,16 @@ class ReachTask(task.Task):
 
 
 class DrawnReachTask(ReachTask):
-    """A reach task whose instances are of kinds, such as sizes, each with a stream of its own.
-
-    Attributes:
-        hides: Whether answers are not shown.
-    """
+    """A reach task whose instances are of kinds, such as sizes, each with a stream of its own."""
 
     scores: ClassVar[tuple[str, ...]] = ("area", "token_accuracy", "nll")
-    hides: ClassVar[bool] = False
+    hides: ClassVar[bool] = False  # whether answers are not shown
 
     @abstractmethod
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         """(n, 2, L): tokens, and 1 + the target where a position is scored, else 0. Row i is number start + i of a stream.
 
-        Args:
-            kind: A size, or what else `_kinds` gives.
-            seed: The seed of the splits.
-            start: The place in the stream of this kind.
-            n: How many.
+        `kind` is a size, or what else `_kinds` gives: each has a stream of its own.
         """
 
     def _kinds(self, split: str) -> list[tuple[int, int]]:

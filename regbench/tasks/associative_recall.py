@@ -76,23 +76,18 @@ class AssociativeRecall(task.Task):
                 f"{p.n_keys} keys with {p.n_values} values have {p.n_values**p.n_keys:,} maps, "
                 f"and each of the {splits.total:,} instances needs its own: take more keys or values"
             )
-        values, places = self._distinct_maps(splits.seed, first + splits.size(split))
-        values, places = values[first:], places[first:]
+
+        def draw(start: int, n: int) -> NDArray[Any]:
+            values = np.empty((n, p.n_keys), np.min_scalar_type(self.io.separator))
+            threads.share(_draw_values, n, splits.seed, start, p.n_values, values)
+            return values
+
+        # Of each map the token of each key's value, (K,).
+        values, places = (found[first:] for found in first_distinct(draw, "maps", first + splits.size(split)))
         tokens = np.empty((len(values), self.io.max_length), values.dtype)
         threads.share(_sample, len(values), splits.seed, places, values, self.io.separator - 1, tokens)
         scored = self._distances(tokens) >= 0
         return Instances.unpadded(tokens, scored, f"associative_recall/{self.version}", {"values": values})
-
-    def _distinct_maps(self, seed: int, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The first distinct maps of the stream, as the token of each key's value (count, K), and their places (count,)."""
-        p, kind = self.parameters, np.min_scalar_type(self.io.separator)
-
-        def draw(start: int, n: int) -> NDArray[Any]:
-            values = np.empty((n, p.n_keys), kind)
-            threads.share(_draw_values, n, seed, start, p.n_values, values)
-            return values
-
-        return first_distinct(draw, "maps", count)
 
     def _distances(self, tokens: NDArray[Any]) -> NDArray[np.int32]:
         """(N, L): at each value whose key has occurred, the number of pairs since then; -1 elsewhere."""

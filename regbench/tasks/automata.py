@@ -114,30 +114,19 @@ def _sample(begin, end, seed, start, n_symbols, states, alphabet, edges, out):  
         _canonical(table, n_states, out[k])
 
 
+Range = tuple[int, int]
+"""The least and the most."""
+
+
 def sample_automata(
-    seed: int,
-    start: int,
-    count: int,
-    *,
-    n_symbols: int,
-    states: tuple[int, int],
-    alphabet: tuple[int, int],
-    edges: tuple[int, int],
+    seed: int, start: int, count: int, *, n_symbols: int, states: Range, alphabet: Range, edges: Range
 ) -> NDArray[np.int8]:
     """Draws automata by ICLL section 3.1, and makes them minimal and canonical.
 
-    A candidate does not depend on how many others are drawn. They begin at place `start` of the seed's stream. V is `n_symbols`.
-    Each pair is the least and the most: states, symbols of an automaton, edges of a state.
-
-    Gives (count, S, V) int8, with S the most states. Unused states have no edges.
+    A candidate does not depend on how many others are drawn. They begin at place `start` of the seed's stream. The ranges are of
+    states, symbols of an automaton, and edges of a state. Gives (count, S, V) int8, with S the most states and V `n_symbols`.
+    Unused states have no edges.
     """
     out = np.empty((count, states[1], n_symbols), np.int8)
     threads.share(_sample, count, seed, start, n_symbols, states, alphabet, edges, out)
     return out
-
-
-def canonical_form(table: NDArray[np.int8]) -> NDArray[np.int8]:
-    """The minimal automaton of a table (S, V), without unreachable states: (S', V). Equal languages give equal arrays."""
-    out = np.empty_like(table)
-    size = _canonical(table, len(table), out)
-    return out[:size]

@@ -22,13 +22,9 @@ Parameters = Settings
 
 @dataclass(frozen=True)
 class Splits:
-    """The sizes of the splits and their common seed. The limits hold for the files of tracks. An error needs two instances.
+    """The sizes of the splits, in instances, and the seed from which every instance comes.
 
-    Attributes:
-        train: Instances for training.
-        validation: Instances for validation.
-        test: Instances for the test.
-        seed: The seed from which every instance comes.
+    The limits hold for the files of tracks. An error needs two instances.
     """
 
     __pydantic_config__ = pydantic.ConfigDict(extra="forbid")
@@ -185,23 +181,13 @@ class Task(ABC):
 
     @abstractmethod
     def generate(self, splits: Splits, split: str) -> Instances:
-        """Makes the instances of one split. The same arguments give the same bytes on any machine.
-
-        Args:
-            splits: The sizes of all splits and their seed.
-            split: "train", "validation" or "test".
-        """
+        """Makes the instances of "train", "validation" or "test". The same arguments give the same bytes on any machine."""
 
     def fresh(self, splits: Splits, count: int, seed: int) -> Instances:
-        """Instances from a seed of their own: `regbench challenge` asks a trained model about them.
+        """`count` instances from a seed of their own: `regbench challenge` asks a model that was trained on `splits` about them.
 
         Where all instances share something that follows from the seed of the splits, e.g. one map, a task overrides this. It
         keeps what they share, as that is what the model has learned.
-
-        Args:
-            splits: Those on which the model was trained.
-            count: How many instances.
-            seed: Their seed.
         """
         return self.generate(Splits(train=0, validation=0, test=count, seed=seed), "test")
 
@@ -216,24 +202,17 @@ class Task(ABC):
         return None
 
     def truth(self, instances: Instances) -> FloatArray:
-        """The true next-token distributions of instances.
+        """The true next-token distributions of instances, (N, L, V) float64, with zero rows at positions that are not scored.
 
-        Returns:
-            (N, L, V) float64, with zero rows at positions that are not scored. For a task of vectors (N, L, d_out): the mean
-            of the vector that is predicted, given the hidden values that no predictor is told.
-
-        Raises:
-            UserError: The task has no known truth (`knows_truth`).
+        For a task of vectors (N, L, d_out): the mean of the vector that is predicted, given the hidden values that no predictor
+        is told. A UserError if the task has no known truth (`knows_truth`).
         """
         raise UserError(f"{type(self).__module__.rpartition('.')[2]}: the true distributions are unknown")
 
     def chance(self, instances: Instances) -> FloatArray | None:
-        """The probability of each target under the best predictor that has not read what it must remember.
+        """The probability of each target under the best predictor that has not read what it must remember, (N, L).
 
-        It is the zero of the normalized score, and of the area.
-
-        Returns:
-            (N, L). Only scored positions count. None: the unigram model is chance.
+        It is the zero of the normalized score, and of the area. Only scored positions count. None: the unigram model is chance.
         """
         return None
 
@@ -249,10 +228,9 @@ class Task(ABC):
         return {}
 
     def progress(self, instances: Instances) -> IntArray | None:
-        """How far in the context each position is, for curves.
+        """How far in the context each position is, for curves: (N, L) integers from 0.
 
-        Returns:
-            (N, L) integers from 0. A position with a negative number is in no curve. None: the position's index counts.
+        A position with a negative number is in no curve. None: the position's index counts.
         """
         return None
 

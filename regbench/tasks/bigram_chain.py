@@ -26,9 +26,8 @@ _STEPS = 100  # of the chain from uniform: it is then stationary with 16 symbols
 def bigrams(n_symbols: int, seed: int) -> tuple[FloatArray, FloatArray]:
     """The global table. After symbol i, symbol j has the weight u^7 / (1 + j), with u uniform over [0, 1) for each pair.
 
-    Returns:
-        pi_b (N, N), whose row i is the distribution after symbol i, and pi_1 = pi_q (N,): the chain's distribution 100 steps
-        after the uniform one. With 16 symbols or more it is the stationary one. Both are read-only.
+    Gives pi_b (N, N), whose row i is the distribution after symbol i, and pi_1 = pi_q (N,): the chain's distribution 100 steps
+    after the uniform one. With 16 symbols or more it is the stationary one. Both are read-only.
     """
     matrix, marginal = np.empty((n_symbols, n_symbols)), np.empty(n_symbols)
     _make_bigrams(seed, matrix, marginal)
@@ -64,17 +63,10 @@ def contexts(
 ) -> tuple[NDArray[Any], ...]:
     """The first `held_out` distinct triggers and outputs of the stream, and the first others that equal none of these.
 
-    Args:
-        weights: (N,) as of `trigger_weights`.
-        k: The number of triggers.
-        seed: The seed of the stream.
-        held_out: The number of triggers and outputs that are distinct.
-        count: The number of triggers and outputs in all.
-        rows: (N, N) or more rows. An output is drawn by its trigger's row, without triggers. None: uniform over the symbols
-            that are not triggers.
+    The weights (N,) are those of `trigger_weights`. With `rows`, (N, N) or more rows, an output is drawn by its trigger's row,
+    without triggers. Without, it is uniform over the symbols that are not triggers.
 
-    Returns:
-        Their places in the stream (count,), the triggers (count, k), ascending, and their outputs (count, k).
+    Gives their places in the stream (count,), the k triggers of each (count, k), ascending, and their outputs (count, k).
     """
     sums = _symmetric_sums(weights, k)
     cumulative = np.empty((0, 0)) if rows is None else np.cumsum(rows, axis=1)
@@ -139,18 +131,10 @@ def _next(rng, cumulative):  # type: ignore[no-untyped-def]
 def chains(
     seed: int, places: IntArray, rows: FloatArray, triggers: NDArray[Any], outputs: NDArray[Any], length: int
 ) -> NDArray[Any]:
-    """The symbols of instances.
+    """The symbols of the M instances at these places (M,) of the stream: (M, length) in the smallest unsigned integer type.
 
-    Args:
-        seed: The seed of the stream.
-        places: (M,) the places of the instances in the stream.
-        rows: (N + 1, N) the global table, and in the last row the distribution of an instance's first symbol.
-        triggers: (M, k).
-        outputs: (M, k).
-        length: Symbols in an instance.
-
-    Returns:
-        (M, length) in the smallest unsigned integer type.
+    `rows` (N + 1, N) are the global table, and in the last row the distribution of the first symbol. Triggers and outputs are (M,
+    k).
     """
     tokens = np.empty((len(places), length), np.min_scalar_type(rows.shape[1]))
     cumulative = np.cumsum(rows, axis=1)  # each from the one before

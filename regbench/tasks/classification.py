@@ -32,7 +32,6 @@ from regbench.data.instances import Instances
 from regbench.data.rng import below, choose, stream
 from regbench.tasks import _corpus
 from regbench.tasks import base as task
-from regbench.tasks._corpus import printable
 from regbench.utils import threads
 from regbench.utils.arrays import IntArray
 from regbench.utils.errors import UserError
@@ -84,18 +83,18 @@ class Classification(_corpus.CorpusTask):
         Documents with fewer tokens than eight excerpts are left out. The first document is uniform over the rest, the second
         uniform over those of other topics. Excerpts are uniform over their half of a document.
         """
-        p, n, index, packed = self.parameters, splits.size(split), self.corpus.index, self.corpus.packed
+        p, n, index = self.parameters, splits.size(split), self.corpus.index
         chosen = self.documents_of(split, _SHORTEST * p.excerpt, 2)
         topic = index.topic[chosen]
-        starts, lengths = packed.starts[:-1][chosen], np.diff(packed.starts)[chosen]
         queries = 1 if split == "train" else p.n_queries
         tokens = np.full((n, p.max_length), self.io.separator, np.min_scalar_type(p.vocab_size - 1))
         problem = np.arange(n, dtype=np.int32) // queries
         documents, labels = np.empty((n, 2), np.int32), np.empty((n, 2), np.int32)
         classes = np.empty((n, p.n_exemplars + 1), np.uint8)
-        text = (packed.tokens, starts, lengths, *_corpus.refused_beside(topic), self.label_tokens())
+        stream_of = (splits.seed, splits.first(split))
+        text = (self.packed(chosen), self.label_tokens())
         made = (documents, labels, classes, tokens)
-        threads.share(_sample, int(problem[-1]) + 1, splits.seed, splits.first(split), queries, p.excerpt, *text, *made)
+        threads.share(_sample, int(problem[-1]) + 1, *stream_of, queries, p.excerpt, *text, *made)
         truth: dict[str, NDArray[np.integer]] = {
             "problem": problem,
             "topic": topic[documents],
@@ -146,34 +145,17 @@ class Classification(_corpus.CorpusTask):
         for place, one in enumerate(row.reshape(-1, p.width)):
             what = "query" if place == p.n_exemplars else f"exemplar {place + 1}"
             parts.append(f"\n{what}, label {names[one[-1]]}\n{self.decode(one[: p.excerpt])}")
-        return printable("\n".join(parts))
+        return _corpus.printable("\n".join(parts))
 
 
 @njit(cache=True, nogil=True)
-def _sample(  # type: ignore[no-untyped-def]
-    begin,
-    end,
-    seed,
-    start,
-    queries,
-    excerpt,
-    text,
-    starts,
-    lengths,
-    block_starts,
-    block_ends,
-    candidates,
-    documents,
-    labels,
-    classes,
-    tokens,
-):
+def _sample(begin, end, seed, start, queries, excerpt, corpus, candidates, documents, labels, classes, tokens):  # type: ignore[no-untyped-def]
     """Fills documents (N, 2), labels (N, 2), classes (N, E + 1) and tokens (N, L) for the problems from `begin` to `end`.
 
-    `text` (T,) has the tokens of all D documents, which begin at `starts` and have `lengths`. Beside document d the second one
-    is none from `block_starts[d]` to `block_ends[d]`. Labels are drawn from `candidates` (C,). `classes` are 0 or 1: the document
+    The corpus is as `CorpusTask.packed` gives it. Labels are drawn from `candidates` (C,). `classes` are 0 or 1: the document
     that each exemplar and the query are of. The separators stand in `tokens` already.
     """
+    text, starts, lengths, block_starts, block_ends = corpus
     width, exemplars = excerpt + 2, classes.shape[1] - 1
     pair, names, of_queries = np.empty(2, np.int64), np.empty(2, np.int64), np.empty(queries, np.int64)
     for problem in range(begin, end):

@@ -80,9 +80,8 @@ class LongAutomata(ReachTask):
         """The instances of one split. No two instances of any splits have the same automaton."""
         made = (self._long if split == "test" else self._short).generate(splits, split)
         if split == "test":
-            made = replace(made, lengths=np.minimum(made.lengths, self.parameters.tested[-1]).astype(np.int32))[
-                : len(made)
-            ]
+            lengths = np.minimum(made.lengths, self.parameters.tested[-1]).astype(np.int32)
+            made = replace(made, lengths=lengths)[: len(made)]
         return replace(made, generator=f"long_automata/{self.version}")
 
     def truth(self, instances: Instances) -> FloatArray:

@@ -126,11 +126,9 @@ class MQAR(task.Task):
 
     def _sources(self, instances: Instances) -> NDArray[np.int32]:
         """(N, L): at each value in a slot the last position at which its key stood before, -1 elsewhere."""
-        sources = np.full(instances.tokens.shape, -1, np.int32)
+        p, sources = self.parameters, np.full(instances.tokens.shape, -1, np.int32)
         tokens = np.ascontiguousarray(instances.tokens, np.int64)
-        threads.share(
-            _find, len(tokens), tokens, instances.scored, self.parameters.n_keys, self.parameters.n_pairs, sources
-        )
+        threads.share(_find, len(tokens), tokens, instances.scored, p.n_keys, p.n_pairs, sources)
         return sources
 
     def truth(self, instances: Instances) -> FloatArray:
@@ -154,9 +152,8 @@ class MQAR(task.Task):
 
     def statistics(self, instances: Instances) -> dict[str, float]:
         """Adds the mean number of pairs and slots between a query and the last place of its key."""
-        return super().statistics(instances) | {
-            "mean_distance": float(self.progress(instances)[instances.scored].mean())
-        }
+        distance = self.progress(instances)[instances.scored]
+        return super().statistics(instances) | {"mean_distance": float(distance.mean())}
 
 
 def slot_weights(p: MQARParameters) -> NDArray[np.int64]:

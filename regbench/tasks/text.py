@@ -17,7 +17,6 @@ from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import _corpus
 from regbench.tasks import base as task
-from regbench.tasks._corpus import printable
 from regbench.utils import threads
 
 _WINDOWS = 24  # the stream's purpose
@@ -40,11 +39,10 @@ class Text(_corpus.CorpusTask):
 
         Documents shorter than a window are left out. Documents are uniform over the rest, windows uniform over a document.
         """
-        p, n, index, packed = self.parameters, splits.size(split), self.corpus.index, self.corpus.packed
+        p, n, index = self.parameters, splits.size(split), self.corpus.index
         chosen = self.documents_of(split, p.length, 1 if split == "train" else 2)
-        starts, lengths = packed.starts[:-1][chosen], np.diff(packed.starts)[chosen]
         tokens, documents = np.empty((n, p.length), np.min_scalar_type(p.vocab_size - 1)), np.empty(n, np.int32)
-        threads.share(_sample, n, splits.seed, splits.first(split), packed.tokens, starts, lengths, documents, tokens)
+        threads.share(_sample, n, splits.seed, splits.first(split), self.packed(chosen), documents, tokens)
         truth = {"topic": index.topic[chosen][documents], "document": chosen[documents].astype(np.int32)}
         return Instances.unpadded(tokens, np.ones(tokens.shape, np.bool_), f"text/{self.version}", truth)
 
@@ -53,15 +51,13 @@ class Text(_corpus.CorpusTask):
         topic = self.topic_names[instances.truth["topic"][index]]
         document = self.corpus.index.names[instances.truth["document"][index]]
         text = self.decode(instances.tokens[index])
-        return printable(f"topic {topic}, document {document}, {instances.tokens.shape[1]} tokens\n\n{text}")
+        return _corpus.printable(f"topic {topic}, document {document}, {instances.tokens.shape[1]} tokens\n\n{text}")
 
 
 @njit(cache=True, nogil=True)
-def _sample(begin, end, seed, start, text, starts, lengths, documents, tokens):  # type: ignore[no-untyped-def]
-    """Fills documents (N,) and tokens (N, L). Instance n is number start + n of the seed's stream.
-
-    `text` (T,) has the tokens of all D documents, which begin at `starts` and have `lengths`.
-    """
+def _sample(begin, end, seed, start, corpus, documents, tokens):  # type: ignore[no-untyped-def]
+    """Fills documents (N,) and tokens (N, L). Instance n is number start + n of the seed's stream."""
+    text, starts, lengths, _, _ = corpus
     for n in range(begin, end):
         rng = stream(seed, _WINDOWS, start + n)
         one = below(rng, len(starts))

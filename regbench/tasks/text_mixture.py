@@ -32,7 +32,6 @@ from regbench.data.instances import Instances
 from regbench.data.rng import below, between, stream
 from regbench.tasks import _corpus
 from regbench.tasks import base as task
-from regbench.tasks._corpus import printable
 from regbench.utils import threads
 from regbench.utils.arrays import IntArray
 
@@ -97,18 +96,16 @@ class TextMixture(_corpus.CorpusTask):
         over those of other topics, and so on. Windows are uniform too. The truth has `cut`, the first switch, (N,); with three
         excerpts `second_cut`, (N,); and topic and document of each excerpt, (N, E).
         """
-        p, n, index, packed = self.parameters, splits.size(split), self.corpus.index, self.corpus.packed
+        p, n, index = self.parameters, splits.size(split), self.corpus.index
         # Long enough for each excerpt with any cut. So the cut tells nothing about the documents.
         ranges = p.ranges()
         edges = [(0, 0), *ranges, (p.length, p.length)]
         chosen = self.documents_of(split, max(end[1] - start[0] for start, end in itertools.pairwise(edges)), 2)
         topic = index.topic[chosen]
-        starts, lengths = packed.starts[:-1][chosen], np.diff(packed.starts)[chosen]
         tokens = np.empty((n, p.length), np.min_scalar_type(p.vocab_size - 1))
         documents, cuts = np.empty((n, p.excerpts), np.int32), np.empty((n, p.excerpts - 1), np.int32)
-        text = (packed.tokens, starts, lengths, *_corpus.refused_beside(topic))
         made = (documents, cuts, tokens)
-        threads.share(_sample, n, splits.seed, splits.first(split), np.array(ranges), *text, *made)
+        threads.share(_sample, n, splits.seed, splits.first(split), np.array(ranges), self.packed(chosen), *made)
         switches = dict(zip(("cut", "second_cut"), np.ascontiguousarray(cuts.T), strict=False))
         truth = {**switches, "topic": topic[documents], "document": chosen[documents].astype(np.int32)}
         return Instances.unpadded(tokens, np.ones(tokens.shape, np.bool_), f"text_mixture/{self.version}", truth)
@@ -139,18 +136,16 @@ class TextMixture(_corpus.CorpusTask):
             document = names[instances.truth["document"][index, place]]
             title = f"excerpt {place + 1}: topic {topic}, document {document}, from token {begin} on"
             parts.append(f"{title}\n\n{self.decode(tokens)}")
-        return printable("\n\n".join(parts))
+        return _corpus.printable("\n\n".join(parts))
 
 
 @njit(cache=True, nogil=True)
-def _sample(  # type: ignore[no-untyped-def]
-    begin, end, seed, start, ranges, text, starts, lengths, block_starts, block_ends, documents, cuts, tokens
-):
+def _sample(begin, end, seed, start, ranges, corpus, documents, cuts, tokens):  # type: ignore[no-untyped-def]
     """Fills documents (N, E), cuts (N, E - 1) and tokens (N, L). Instance n is number start + n of the seed's stream.
 
-    `ranges` (E - 1, 2) are the smallest and the largest of each cut. `text` (T,) has the tokens of all D documents, which begin
-    at `starts` and have `lengths`. After document d the second one is none from `block_starts[d]` to `block_ends[d]`.
+    `ranges` (E - 1, 2) are the smallest and the largest of each cut. The corpus is as `CorpusTask.packed` gives it.
     """
+    text, starts, lengths, block_starts, block_ends = corpus
     for n in range(begin, end):
         rng = stream(seed, _EXCERPTS, start + n)
         for k in range(len(ranges)):

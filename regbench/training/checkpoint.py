@@ -89,9 +89,8 @@ def load_model(folder: Folder, name: str, record: ArchitectureRecord, io: IO) ->
 def load_weights(model: Model, tensors: dict[str, Tensor], name: str) -> None:
     """Puts the tensors of a file into a model. PyTorch alone would convert other types without a word.
 
-    Raises:
-        Refused: they are of other types than the model's, or a weight is NaN or infinite.
-        RuntimeError: they are of other names or shapes.
+    Refused, if they are of other types than the model's, or a weight is NaN or infinite. A RuntimeError, if they are of other
+    names or shapes.
     """
     own, weights = model.state_dict(), dict(model.named_parameters())
     for key, tensor in tensors.items():
@@ -119,11 +118,9 @@ TRAINED_FILE = "trained.json"
 class TrainingRecord:
     """What training left, apart from the weights."""
 
-    progress: Progress
-    """Where training ended, with its validation losses."""
+    progress: Progress  # where training ended, with its validation losses
     steps: int
-    peak_memory_bytes: int
-    """Of the process that trained it, or of its GPU."""
+    peak_memory_bytes: int  # of the process that trained it, or of its GPU
 
     def write(self, folder: Path, provenance: str) -> None:
         """Writes the file; `provenance` is the digest of what was trained."""

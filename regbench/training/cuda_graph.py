@@ -43,13 +43,10 @@ class GraphedGradients:
     """`gradients` of one model, recorded at the third batch of a shape and replayed from then on.
 
     The second batch is watched. A model that then waits for the GPU, or changes something that Python keeps, is not recorded.
-
-    Attributes:
-        refused: why steps are not recorded; "" while they may be.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.refused = ""
+        self.refused = ""  # why steps are not recorded
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
         self._seen: Counter[object] = Counter()
@@ -64,7 +61,12 @@ class GraphedGradients:
             if recording is not None:
                 self._recordings[shape] = recording
         if recording is not None:
-            return _replay(recording, model, batch)
+            for place, part in zip(recording.inputs, batch, strict=True):
+                place.copy_(part)
+            recording.graph.replay()
+            for parameter, grad in zip(model.parameters(), recording.grads, strict=True):
+                parameter.grad = grad
+            return {name: term.clone() for name, term in recording.terms.items()}  # the next replay writes over them
         with self._aside():
             if self.refused or self._seen[shape] != 2:
                 return gradients(model, batch, options)
@@ -99,15 +101,6 @@ class GraphedGradients:
         with torch.cuda.stream(self._stream):
             yield
         here.wait_stream(self._stream)
-
-
-def _replay(recording: _Recording, model: nn.Module, batch: tuple[Tensor, ...]) -> dict[str, Tensor]:
-    for place, part in zip(recording.inputs, batch, strict=True):
-        place.copy_(part)
-    recording.graph.replay()
-    for parameter, grad in zip(model.parameters(), recording.grads, strict=True):
-        parameter.grad = grad
-    return {name: term.clone() for name, term in recording.terms.items()}  # the next replay writes over them
 
 
 @contextmanager

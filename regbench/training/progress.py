@@ -25,23 +25,15 @@ class Progress:
     """Where training stands. Every checkpoint holds all of it."""
 
     step: int = 0
-    tokens: int = 0
-    """Real tokens seen; padding is not counted."""
+    tokens: int = 0  # real tokens seen; padding is not counted
     seconds: float = 0.0
-    best_step: int = 0
-    """The step whose weights have the lowest validation loss."""
-    best_validation_loss: float = math.inf
-    """That loss, in nats (of vectors, a squared error)."""
-    validation_loss: float = math.inf
-    """The newest one."""
-    lowered: int = 0
-    """How many plateaus have lowered the learning rate."""
-    plateau_loss: float = math.inf
-    """The validation loss that a plateau is measured from."""
-    plateau_epochs: int = 0
-    """Evaluations since then without a better one."""
-    curve: list[dict[str, float]] = field(default_factory=list)
-    """A row for each evaluation."""
+    best_step: int = 0  # the step whose weights have the lowest validation loss
+    best_validation_loss: float = math.inf  # that loss, in nats (of vectors, a squared error)
+    validation_loss: float = math.inf  # the newest one
+    lowered: int = 0  # how many plateaus have lowered the learning rate
+    plateau_loss: float = math.inf  # the validation loss that a plateau is measured from
+    plateau_epochs: int = 0  # evaluations since then without a better one
+    curve: list[dict[str, float]] = field(default_factory=list)  # a row for each evaluation
     terms: list[str] = field(default_factory=list)
 
     def note_epoch(self, loss: float, options: TrainingOptions) -> None:

@@ -16,14 +16,10 @@ from regbench.training.progress import Reporter
 
 
 class TerminalReporter(Reporter):
-    """Draws phases as lines and training as a bar. Where the output is no terminal, the bar is a line now and then.
-
-    Attributes:
-        folder: the run folder, once the run has begun.
-    """
+    """Draws phases as lines and training as a bar. Where the output is no terminal, the bar is a line now and then."""
 
     def __init__(self, console: Console) -> None:
-        self.folder: Path | None = None
+        self.folder: Path | None = None  # the run folder, once the run has begun
         self._console = console
         self._bar = Progress(
             TextColumn("{task.description}"),

@@ -108,19 +108,11 @@ class Trainer:
         device: torch.device,
         task: Task | None = None,
     ) -> None:
-        """Plans every step; trains nothing yet.
+        """Plans every step; trains nothing yet. The model is on `device`, and trained in place.
 
-        Args:
-            model: on `device`; it is trained in place.
-            train: the training split.
-            validation: the split that chooses the best weights.
-            options: how to train.
-            budget: the tokens that the track allows.
-            seed: decides the order of instances.
-            folder: for the log and the checkpoint.
-            provenance: digest of what the model is made from; a checkpoint with another one is refused.
-            device: of the model.
-            task: what the instances are of, for `Model.measured`. None: nothing is measured.
+        `validation` is the split that chooses the best weights, `budget` the tokens that the track allows. The seed decides the
+        order of instances. Log and checkpoint lie in `folder`; a checkpoint of another `provenance`, the digest of what the model
+        is made from, is refused. `task` is for `Model.measured`; None: nothing is measured.
         """
         self.model, self.validation, self.options = model, validation, options
         self.train_split = train[: options.train_instances] if options.train_instances else train

@@ -69,12 +69,7 @@ def write_rows(path: Path, head: Iterable[str], rows: Iterable[Iterable[object]]
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Every array of an .npz file, by name.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is damaged, or no such file at all.
-    """
+    """Every array of an .npz file, by name. An OSError if it cannot be read, a ValueError if it is damaged, or no such file."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
@@ -212,12 +207,7 @@ def keep_text(path: Path, text: str) -> None:
 
 
 def kept_text(path: Path) -> str:
-    """What `keep_text` kept there.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is damaged, or another one.
-    """
+    """What `keep_text` kept there. An OSError if it cannot be read, a ValueError if it is damaged, or another text."""
     digest, _, text = path.read_text(encoding="utf-8").partition("\n")
     if digest != _digest(path, text):
         raise ValueError("a damaged file, or another one")

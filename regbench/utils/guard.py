@@ -140,10 +140,8 @@ class _Loader(yaml.SafeLoader):  # not the faster one in C: deep nesting ends th
                 None, None, f"{shown} is no valid {kind}", node.start_mark
             ) from None
         # From 1e16 on Python writes every float with an exponent: there it stays a float.
-        whole = (
-            isinstance(value, float) and value.is_integer() and abs(value) < 1e16 and _EXPONENT.fullmatch(node.value)
-        )
-        return int(value) if whole else value
+        whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e16
+        return int(value) if whole and _EXPONENT.fullmatch(node.value) else value
 
 
 _EXPONENT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+")

@@ -41,8 +41,7 @@ class Kind:
     plural: str
     """For messages. `regbench.` and this is the group of entry points by which other distributions add theirs."""
     package: str
-    bases: tuple[str, ...]
-    """Names of the base classes by which one is recognised."""
+    bases: tuple[str, ...]  # names of the base classes by which one is recognised
 
 
 ARCHITECTURE = Kind("architecture", "architectures", "architectures", ("Mixer", "Model"))
@@ -56,13 +55,10 @@ class Entry:
     """A registered name."""
 
     name: str
-    source: str
-    """Where it comes from, "architectures/mamba.py" or the distribution."""
+    source: str  # where it comes from, "architectures/mamba.py" or the distribution
     summary: str
-    target: str
-    """A module, "module:Class" for an entry point, or a file."""
-    only_task: str | None = None
-    """Of a baseline for a single task, the name of that task."""
+    target: str  # a module, "module:Class" for an entry point, or a file
+    only_task: str | None = None  # of a baseline for a single task, the name of that task
 
 
 def entries(kind: Kind) -> dict[str, Entry]:
@@ -299,10 +295,8 @@ def _glance(path: Path, changed: int, bases: tuple[str, ...]) -> tuple[str, str 
         tree = ast.parse(path.read_bytes())
     except SyntaxError:
         return "(does not parse)", None
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and {ast.unparse(base).rpartition(".")[2] for base in node.bases} & set(
-            bases
-        ):
+    for node in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+        if {ast.unparse(base).rpartition(".")[2] for base in node.bases} & set(bases):
             plain = {ast.unparse(n.targets[0]): n.value for n in node.body if isinstance(n, ast.Assign)}
             typed = {ast.unparse(n.target): n.value for n in node.body if isinstance(n, ast.AnnAssign)}
             task = (plain | typed).get("only_task")

@@ -23,9 +23,8 @@ class Settings(pydantic.BaseModel):
         given = value if isinstance(value, list | tuple) else [value]
         if any(isinstance(one, bool) for one in given) and not _takes_boolean(annotation):
             raise ValueError("true, false, yes and no are not allowed here")
-        if any(isinstance(one, int | float | str) and not isinstance(one, bool) for one in given) and _is_boolean(
-            annotation
-        ):
+        others = any(isinstance(one, int | float | str) and not isinstance(one, bool) for one in given)
+        if others and _is_boolean(annotation):
             raise ValueError("give true or false")
         return value
 

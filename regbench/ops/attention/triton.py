@@ -28,10 +28,8 @@ WIDEST = 256
 def attention(q: Tensor, k: Tensor, v: Tensor, window: int = 0) -> Tensor:
     """See `regbench.ops.attention.attention`. Sums are in float32, whatever the type.
 
-    A NaN or an infinity among the keys or values reaches no earlier position. There are no second derivatives.
-
-    Raises:
-        UserError: heads are wider than the kernels take, or have no channel, or there is a window.
+    A NaN or an infinity among the keys or values reaches no earlier position. There are no second derivatives. A UserError if
+    heads are wider than the kernels take, or have no channel, or there is a window.
     """
     if window:
         raise UserError("backend 'triton' of attention has no window: take auto, torch or flash-attn")
@@ -39,18 +37,20 @@ def attention(q: Tensor, k: Tensor, v: Tensor, window: int = 0) -> Tensor:
         if not 1 <= width <= WIDEST:
             raise UserError(f"backend 'triton' of attention takes heads of 1 to {WIDEST} channels, not {width}")
     dtype = common_type(q, k, v)
-    out: Tensor = _Attention.apply(*(_rows(x.to(dtype)) for x in (q, k, v)))
+    out: Tensor = _Attention.apply(*(x.to(dtype).contiguous() for x in (q, k, v)))
     return out.to(v.dtype)
 
 
 class _Attention(torch.autograd.Function):
-    """Takes tensors of one type, with a last dimension of stride 1."""
+    """Takes contiguous tensors of one type."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """(B, H, L, K), (B, H, L, K), (B, H, L, D) -> (B, H, L, D)."""
-        out = _rows(torch.empty_like(v))
-        logsum = torch.empty(q.shape[:3], dtype=_wide(q.dtype), device=q.device)
+        out = torch.empty_like(v)
+        # The op does not offer float64; the tests use it to show that the formulas are right.
+        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        logsum = torch.empty(q.shape[:3], dtype=wide, device=q.device)
         _launch(forward_kernel, blocks("forward", q.shape[3], v.shape[3], q.dtype), (q, k, v, out), logsum)
         ctx.save_for_backward(q, k, v, out, logsum)
         return out
@@ -60,23 +60,13 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of q, k and v."""
         q, k, v, out, logsum = ctx.saved_tensors
-        dout = _rows(dout)
-        dq, dk, dv = (_rows(torch.empty_like(x)) for x in (q, k, v))
+        dout = dout.contiguous()
+        dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
         delta = torch.empty_like(logsum)
         widths = q.shape[3], v.shape[3], q.dtype
         _launch(queries_kernel, blocks("queries", *widths), (q, k, v, out, dout, dq), logsum, delta)
         _launch(keys_kernel, blocks("keys", *widths), (q, k, v, dout, dk, dv), logsum, delta)
         return dq, dk, dv
-
-
-def _rows(x: Tensor) -> Tensor:
-    """The same tensor with a last dimension of stride 1, copied only where it has another."""
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """The type of sums. The op does not offer float64; the tests use it to show that the formulas are right."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _launch(kernel: Any, blocks: Blocks, matrices: tuple[Tensor, ...], *vectors: Tensor) -> None:
@@ -86,13 +76,10 @@ def _launch(kernel: Any, blocks: Blocks, matrices: tuple[Tensor, ...], *vectors:
     programs = batch * heads * triton.cdiv(length, blocks.owned)
     if programs == 0:
         return
-    strides = [stride for x in matrices for stride in x.stride()[:3]]
     with torch.cuda.device(q.device) if q.is_cuda else contextlib.nullcontext():
         kernel[(programs,)](
             *matrices,
             *vectors,
-            *strides,
-            heads,
             length,
             **constants(key, v.shape[3], blocks),
             num_warps=blocks.warps,
@@ -103,15 +90,9 @@ def _launch(kernel: Any, blocks: Blocks, matrices: tuple[Tensor, ...], *vectors:
 
 @dataclass(frozen=True)
 class Blocks:
-    """How the work of a kernel is divided.
+    """How the work of a kernel is divided: tiles of m queries and n keys. One program owns m queries, or n keys.
 
-    Attributes:
-        m: queries in a tile.
-        n: keys in a tile.
-        owned: queries or keys that one program owns: m or n of them.
-        warps: warps of a program.
-        stages: tiles that a program loads ahead.
-        registers: the most registers that a thread uses.
+    It has so many warps, loads so many tiles ahead (`stages`), and a thread uses so many registers at most.
     """
 
     m: int
@@ -140,14 +121,7 @@ _SINGLE = {64: (32, 32, 4, 2, 128), 128: (32, 32, 4, 2, 255), 256: (32, 16, 8, 2
 
 
 def blocks(kernel: str, key: int, value: int, dtype: torch.dtype) -> Blocks:
-    """How the kernel "forward", "queries" or "keys" is divided.
-
-    Args:
-        kernel: the kernel's name.
-        key: channels of a key, K.
-        value: channels of a value, D.
-        dtype: the type of the tensors.
-    """
+    """How the kernel "forward", "queries" or "keys" is divided, for keys (B, H, L, K) and values (B, H, L, D) of such widths."""
     table = _HALF[kernel] if dtype in (torch.float16, torch.bfloat16) else _SINGLE
     owned, visited, warps, stages, registers = table[max(64, _padded(key), _padded(value))]
     m, n = (visited, owned) if kernel == "keys" else (owned, visited)

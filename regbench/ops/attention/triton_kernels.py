@@ -1,8 +1,8 @@
 """The kernels of causal attention. `triton.py` explains how they work together.
 
 A tile has BLOCK_M queries and BLOCK_N keys. Its width is that of a head, padded to a power of two: BLOCK_K and BLOCK_D. What lies
-past the sequence or the head is masked. Matrices may have any strides, but the last must be 1. A kernel visits the tiles below
-the diagonal, where every query sees every key, and those on the diagonal, where it masks.
+past the sequence or the head is masked. Tensors are contiguous. A kernel visits the tiles below the diagonal, where every query
+sees every key, and those on the diagonal, where it masks.
 """
 
 from __future__ import annotations
@@ -14,49 +14,23 @@ LOG2_E = tl.constexpr(1.4426950408889634)  # the hardware's exponential is of ba
 
 
 @triton.jit
-def _matrix(
-    base: tl.tensor, batch: tl.tensor, head: tl.tensor, batch_stride: tl.tensor, head_stride: tl.tensor
-) -> tl.tensor:
-    """The address where the (L, width) matrix of one head begins."""
-    return base + tl.cast(batch, tl.int64) * batch_stride + tl.cast(head, tl.int64) * head_stride
-
-
-@triton.jit
-def _places(
-    matrix: tl.tensor,
-    start: tl.tensor,
-    stride: tl.tensor,
-    length: tl.tensor,
-    WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor]:
+def _places(matrix, start, length, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
     """Of the tile (ROWS, COLUMNS) with first row `start`: its addresses, and which of them are in the matrix (length, WIDTH)."""
     row, column = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
-    return matrix + tl.cast(start + row, tl.int64) * stride + column, (start + row < length) & (column < WIDTH)
+    return matrix + tl.cast(start + row, tl.int64) * WIDTH + column, (start + row < length) & (column < WIDTH)
 
 
 @triton.jit
-def _load(
-    matrix: tl.tensor,
-    start: tl.tensor,
-    stride: tl.tensor,
-    length: tl.tensor,
-    WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-) -> tl.tensor:
+def _load(matrix, start, length, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
     """The tile, with zeros for what is not in the matrix."""
-    places, inside = _places(matrix, start, stride, length, WIDTH, ROWS, COLUMNS)
+    places, inside = _places(matrix, start, length, WIDTH, ROWS, COLUMNS)
     return tl.load(places, mask=inside, other=0.0)
 
 
 @triton.jit
-def _store(
-    matrix: tl.tensor, start: tl.tensor, stride: tl.tensor, length: tl.tensor, tile: tl.tensor, WIDTH: tl.constexpr
-) -> None:
+def _store(matrix, start, length, tile, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
     """Writes what of the tile is in the matrix."""
-    places, inside = _places(matrix, start, stride, length, WIDTH, tile.shape[0], tile.shape[1])
+    places, inside = _places(matrix, start, length, WIDTH, tile.shape[0], tile.shape[1])
     tl.store(places, tile.to(matrix.dtype.element_ty), mask=inside)
 
 
@@ -85,34 +59,12 @@ def _finite(tile: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def _fold(
-    query: tl.tensor,
-    keys: tl.tensor,
-    values: tl.tensor,
-    total: tl.tensor,
-    weight: tl.tensor,
-    largest: tl.tensor,
-    place: tl.tensor,
-    at: tl.tensor,
-    SCALE: tl.constexpr,
-    DIAGONAL: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Adds a tile of keys to the sums of its queries.
+def _fold(query, keys, values, total, weight, largest, place, at, SCALE: tl.constexpr, DIAGONAL: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Adds a tile of keys (N, K) and values (N, D) to the sums of its queries (M, K).
 
-    Args:
-        query: (M, K).
-        keys: (N, K).
-        values: (N, D).
-        total: (M, D), the weighted sum of values so far.
-        weight: (M,), the sum of weights so far.
-        largest: (M,), the largest score so far.
-        place: (M,), the positions of the queries.
-        at: (N,), the positions of the keys.
-        SCALE: 1 / sqrt(K).
-        DIAGONAL: whether some of the keys lie after some of the queries.
-
-    Returns:
-        total, weight and largest after these keys.
+    These are `total` (M, D), the weighted sum of values so far, `weight` (M,), the sum of weights, and `largest` (M,), the
+    largest score. `place` (M,) and `at` (N,) are the positions of queries and keys. With DIAGONAL some keys lie after some of the
+    queries.
     """
     scores = _scores(query, keys, total.dtype) * (SCALE * LOG2_E)
     if DIAGONAL:
@@ -127,31 +79,12 @@ def _fold(
 
 
 @triton.jit
-def _slopes(
-    a: tl.tensor,
-    b: tl.tensor,
-    above_a: tl.tensor,
-    above_b: tl.tensor,
-    logsum: tl.tensor,
-    delta: tl.tensor,
-    place: tl.tensor,
-    at: tl.tensor,
-    SCALE: tl.constexpr,
-    DIAGONAL: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor]:
+def _slopes(a, b, above_a, above_b, logsum, delta, place, at, SCALE: tl.constexpr, DIAGONAL: tl.constexpr):  # type: ignore[no-untyped-def]
     """The weights of a tile, computed again, and the gradient of its scores, without the factor SCALE.
 
-    Args:
-        a: (M, K), queries.
-        b: (N, K), keys.
-        above_a: (M, D), the gradient of the output.
-        above_b: (N, D), values.
-        logsum: (M, 1), the base-2 logarithm of each row's sum of weights.
-        delta: (M, 1), the sum over each row of the output and its gradient.
-        place: (M,), the positions of the queries.
-        at: (N,), the positions of the keys.
-        SCALE: 1 / sqrt(K).
-        DIAGONAL: whether some of the keys lie after some of the queries.
+    `a` (M, K) are queries and `b` (N, K) keys, at positions as in `_fold`. `above_a` (M, D) is the gradient of the output,
+    `above_b` (N, D) the values, `logsum` (M, 1) the base-2 logarithm of each row's sum of weights, and `delta` (M, 1) the sum
+    over each row of the output and its gradient.
 
     `keys_kernel` calls it with queries and keys exchanged; logsum and delta are then (1, N).
     """
@@ -170,19 +103,6 @@ def forward_kernel(
     v: tl.tensor,  # (B, H, L, D)
     out: tl.tensor,  # (B, H, L, D)
     logsum: tl.tensor,  # (B, H, L)
-    q_b: tl.tensor,
-    q_h: tl.tensor,
-    q_l: tl.tensor,
-    k_b: tl.tensor,
-    k_h: tl.tensor,
-    k_l: tl.tensor,
-    v_b: tl.tensor,
-    v_h: tl.tensor,
-    v_l: tl.tensor,
-    out_b: tl.tensor,
-    out_h: tl.tensor,
-    out_l: tl.tensor,
-    heads: tl.tensor,
     length: tl.tensor,
     SCALE: tl.constexpr,
     KEY: tl.constexpr,
@@ -196,10 +116,10 @@ def forward_kernel(
     blocks = tl.cdiv(length, BLOCK_M)
     sequence = tl.program_id(0) // blocks
     start = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M  # the blocks with the most keys begin first
-    batch, head = sequence // heads, sequence % heads
-    keys = _matrix(k, batch, head, k_b, k_h)
-    values = _matrix(v, batch, head, v_b, v_h)
-    query = _load(_matrix(q, batch, head, q_b, q_h), start, q_l, length, KEY, BLOCK_M, BLOCK_K)
+    first = tl.cast(sequence, tl.int64) * length
+    keys = k + first * KEY
+    values = v + first * VALUE
+    query = _load(q + first * KEY, start, length, KEY, BLOCK_M, BLOCK_K)
     place = start + tl.arange(0, BLOCK_M)
     tile = tl.arange(0, BLOCK_N)
     wide: tl.constexpr = logsum.dtype.element_ty
@@ -210,17 +130,17 @@ def forward_kernel(
     # values that are not finite. Afterwards the rows of their channel are set to NaN, from the first such position on.
     spoilt = tl.full((BLOCK_D,), 2147483647, tl.int32)
     for n in range(0, start, BLOCK_N):
-        key = _load(keys, n, k_l, length, KEY, BLOCK_N, BLOCK_K)
-        value = _load(values, n, v_l, length, VALUE, BLOCK_N, BLOCK_D)
+        key = _load(keys, n, length, KEY, BLOCK_N, BLOCK_K)
+        value = _load(values, n, length, VALUE, BLOCK_N, BLOCK_D)
         total, weight, largest = _fold(query, key, value, total, weight, largest, place, n + tile, SCALE, False)
     for n in range(start, tl.minimum(start + BLOCK_M, length), BLOCK_N):
-        key = _load(keys, n, k_l, length, KEY, BLOCK_N, BLOCK_K)
-        value = _load(values, n, v_l, length, VALUE, BLOCK_N, BLOCK_D)
+        key = _load(keys, n, length, KEY, BLOCK_N, BLOCK_K)
+        value = _load(values, n, length, VALUE, BLOCK_N, BLOCK_D)
         total, weight, largest = _fold(query, key, value, total, weight, largest, place, n + tile, SCALE, True)
         spoilt = tl.minimum(spoilt, tl.min(tl.where(_finite(value), 2147483647, (n + tile)[:, None]), 0))
     total = tl.where(place[:, None] >= spoilt[None, :], float("nan"), total / weight[:, None])
-    _store(_matrix(out, batch, head, out_b, out_h), start, out_l, length, total, VALUE)
-    tl.store(logsum + tl.cast(sequence, tl.int64) * length + place, largest + tl.log2(weight), mask=place < length)
+    _store(out + first * VALUE, start, length, total, VALUE)
+    tl.store(logsum + first + place, largest + tl.log2(weight), mask=place < length)
 
 
 @triton.jit
@@ -233,25 +153,6 @@ def queries_kernel(
     dq: tl.tensor,  # (B, H, L, K)
     logsum: tl.tensor,  # (B, H, L)
     delta: tl.tensor,  # (B, H, L)
-    q_b: tl.tensor,
-    q_h: tl.tensor,
-    q_l: tl.tensor,
-    k_b: tl.tensor,
-    k_h: tl.tensor,
-    k_l: tl.tensor,
-    v_b: tl.tensor,
-    v_h: tl.tensor,
-    v_l: tl.tensor,
-    out_b: tl.tensor,
-    out_h: tl.tensor,
-    out_l: tl.tensor,
-    dout_b: tl.tensor,
-    dout_h: tl.tensor,
-    dout_l: tl.tensor,
-    dq_b: tl.tensor,
-    dq_h: tl.tensor,
-    dq_l: tl.tensor,
-    heads: tl.tensor,
     length: tl.tensor,
     SCALE: tl.constexpr,
     KEY: tl.constexpr,
@@ -265,33 +166,33 @@ def queries_kernel(
     blocks = tl.cdiv(length, BLOCK_M)
     sequence = tl.program_id(0) // blocks
     start = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M
-    batch, head = sequence // heads, sequence % heads
-    keys = _matrix(k, batch, head, k_b, k_h)
-    values = _matrix(v, batch, head, v_b, v_h)
-    query = _load(_matrix(q, batch, head, q_b, q_h), start, q_l, length, KEY, BLOCK_M, BLOCK_K)
-    above = _load(_matrix(dout, batch, head, dout_b, dout_h), start, dout_l, length, VALUE, BLOCK_M, BLOCK_D)
-    output = _load(_matrix(out, batch, head, out_b, out_h), start, out_l, length, VALUE, BLOCK_M, BLOCK_D)
+    first = tl.cast(sequence, tl.int64) * length
+    keys = k + first * KEY
+    values = v + first * VALUE
+    query = _load(q + first * KEY, start, length, KEY, BLOCK_M, BLOCK_K)
+    above = _load(dout + first * VALUE, start, length, VALUE, BLOCK_M, BLOCK_D)
+    output = _load(out + first * VALUE, start, length, VALUE, BLOCK_M, BLOCK_D)
     place = start + tl.arange(0, BLOCK_M)
     tile = tl.arange(0, BLOCK_N)
     wide: tl.constexpr = logsum.dtype.element_ty
-    rows = tl.cast(sequence, tl.int64) * length + place
+    rows = first + place
     row_delta = tl.sum(above.to(wide) * output.to(wide), 1)
     tl.store(delta + rows, row_delta, mask=place < length)
     row_delta = row_delta[:, None]
     row_logsum = tl.load(logsum + rows, mask=place < length, other=float("inf"))[:, None]
     total = tl.zeros((BLOCK_M, BLOCK_K), wide)
     for n in range(0, start, BLOCK_N):
-        key = _load(keys, n, k_l, length, KEY, BLOCK_N, BLOCK_K)
-        value = _load(values, n, v_l, length, VALUE, BLOCK_N, BLOCK_D)
+        key = _load(keys, n, length, KEY, BLOCK_N, BLOCK_K)
+        value = _load(values, n, length, VALUE, BLOCK_N, BLOCK_D)
         _, slopes = _slopes(query, key, above, value, row_logsum, row_delta, place, n + tile, SCALE, False)
         total = _add(slopes, key, total)
     for n in range(start, tl.minimum(start + BLOCK_M, length), BLOCK_N):
-        key = _load(keys, n, k_l, length, KEY, BLOCK_N, BLOCK_K)
-        value = _load(values, n, v_l, length, VALUE, BLOCK_N, BLOCK_D)
+        key = _load(keys, n, length, KEY, BLOCK_N, BLOCK_K)
+        value = _load(values, n, length, VALUE, BLOCK_N, BLOCK_D)
         _, slopes = _slopes(query, key, above, value, row_logsum, row_delta, place, n + tile, SCALE, True)
         # As in the forward pass: a row that does not see a NaN must not get it. Rows that see it have slopes that are NaN.
         total = _add(slopes, tl.where(_finite(key), key, 0.0), total)
-    _store(_matrix(dq, batch, head, dq_b, dq_h), start, dq_l, length, total * SCALE, KEY)
+    _store(dq + first * KEY, start, length, total * SCALE, KEY)
 
 
 @triton.jit
@@ -304,25 +205,6 @@ def keys_kernel(
     dv: tl.tensor,  # (B, H, L, D)
     logsum: tl.tensor,  # (B, H, L)
     delta: tl.tensor,  # (B, H, L)
-    q_b: tl.tensor,
-    q_h: tl.tensor,
-    q_l: tl.tensor,
-    k_b: tl.tensor,
-    k_h: tl.tensor,
-    k_l: tl.tensor,
-    v_b: tl.tensor,
-    v_h: tl.tensor,
-    v_l: tl.tensor,
-    dout_b: tl.tensor,
-    dout_h: tl.tensor,
-    dout_l: tl.tensor,
-    dk_b: tl.tensor,
-    dk_h: tl.tensor,
-    dk_l: tl.tensor,
-    dv_b: tl.tensor,
-    dv_h: tl.tensor,
-    dv_l: tl.tensor,
-    heads: tl.tensor,
     length: tl.tensor,
     SCALE: tl.constexpr,
     KEY: tl.constexpr,
@@ -336,33 +218,33 @@ def keys_kernel(
     blocks = tl.cdiv(length, BLOCK_N)
     sequence = tl.program_id(0) // blocks
     start = tl.program_id(0) % blocks * BLOCK_N
-    batch, head = sequence // heads, sequence % heads
-    queries = _matrix(q, batch, head, q_b, q_h)
-    aboves = _matrix(dout, batch, head, dout_b, dout_h)
-    key = _load(_matrix(k, batch, head, k_b, k_h), start, k_l, length, KEY, BLOCK_N, BLOCK_K)
-    value = _load(_matrix(v, batch, head, v_b, v_h), start, v_l, length, VALUE, BLOCK_N, BLOCK_D)
-    logsums = logsum + tl.cast(sequence, tl.int64) * length
-    deltas = delta + tl.cast(sequence, tl.int64) * length
+    first = tl.cast(sequence, tl.int64) * length
+    queries = q + first * KEY
+    aboves = dout + first * VALUE
+    key = _load(k + first * KEY, start, length, KEY, BLOCK_N, BLOCK_K)
+    value = _load(v + first * VALUE, start, length, VALUE, BLOCK_N, BLOCK_D)
+    logsums = logsum + first
+    deltas = delta + first
     place = -start - tl.arange(0, BLOCK_N)
     tile = tl.arange(0, BLOCK_M)
     wide: tl.constexpr = logsum.dtype.element_ty
     dkey = tl.zeros((BLOCK_N, BLOCK_K), wide)
     dvalue = tl.zeros((BLOCK_N, BLOCK_D), wide)
     for m in range(start, tl.minimum(start + BLOCK_N, length), BLOCK_M):
-        query = _load(queries, m, q_l, length, KEY, BLOCK_M, BLOCK_K)
-        above = _load(aboves, m, dout_l, length, VALUE, BLOCK_M, BLOCK_D)
+        query = _load(queries, m, length, KEY, BLOCK_M, BLOCK_K)
+        above = _load(aboves, m, length, VALUE, BLOCK_M, BLOCK_D)
         row_logsum = tl.load(logsums + m + tile, mask=m + tile < length, other=float("inf"))[None, :]
         row_delta = tl.load(deltas + m + tile, mask=m + tile < length, other=0.0)[None, :]
         weights, slopes = _slopes(key, query, value, above, row_logsum, row_delta, place, -m - tile, SCALE, True)
         dvalue = _add(weights, above, dvalue)
         dkey = _add(slopes, query, dkey)
     for m in range(start + BLOCK_N, length, BLOCK_M):
-        query = _load(queries, m, q_l, length, KEY, BLOCK_M, BLOCK_K)
-        above = _load(aboves, m, dout_l, length, VALUE, BLOCK_M, BLOCK_D)
+        query = _load(queries, m, length, KEY, BLOCK_M, BLOCK_K)
+        above = _load(aboves, m, length, VALUE, BLOCK_M, BLOCK_D)
         row_logsum = tl.load(logsums + m + tile, mask=m + tile < length, other=float("inf"))[None, :]
         row_delta = tl.load(deltas + m + tile, mask=m + tile < length, other=0.0)[None, :]
         weights, slopes = _slopes(key, query, value, above, row_logsum, row_delta, place, -m - tile, SCALE, False)
         dvalue = _add(weights, above, dvalue)
         dkey = _add(slopes, query, dkey)
-    _store(_matrix(dk, batch, head, dk_b, dk_h), start, dk_l, length, dkey * SCALE, KEY)
-    _store(_matrix(dv, batch, head, dv_b, dv_h), start, dv_l, length, dvalue, VALUE)
+    _store(dk + first * KEY, start, length, dkey * SCALE, KEY)
+    _store(dv + first * VALUE, start, length, dvalue, VALUE)

@@ -7,10 +7,10 @@ few sequences are transformed at a time, so that their spectra stay in the cache
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import torch
+from scipy.fft import next_fast_len
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -22,14 +22,7 @@ AT_ONCE = 2**19
 
 def good_size(at_least: int) -> int:
     """The smallest even size, at least `at_least`, with no prime factors but 2, 3 and 5. Such sizes transform fast."""
-
-    def smooth(size: int) -> bool:
-        for prime in (2, 3, 5):
-            while size % prime == 0:
-                size //= prime
-        return size == 1
-
-    return next(size for size in itertools.count(at_least + at_least % 2, 2) if smooth(size))
+    return 2 * int(next_fast_len(-(-at_least // 2), real=True))
 
 
 def _spectrum(x: Tensor, size: int) -> Tensor:

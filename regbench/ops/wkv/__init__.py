@@ -25,12 +25,9 @@ class WKVState(NamedTuple):
     The scale follows the largest term, so that the sums neither overflow nor vanish. It is only a unit: it has no gradient.
     """
 
-    a: Tensor
-    """(B, D), the weighted sum of values."""
-    b: Tensor
-    """(B, D), the sum of weights."""
-    scale: Tensor
-    """(B, D), the logarithm of the unit."""
+    a: Tensor  # (B, D), the weighted sum of values
+    b: Tensor  # (B, D), the sum of weights
+    scale: Tensor  # (B, D), the logarithm of the unit
 
     @classmethod
     def zeros(
