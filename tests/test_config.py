@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,11 +32,6 @@ def ran(*arguments: str) -> Config:
 
 
 @pytest.mark.ci
-def test_a_run_is_what_the_file_says(config_file: Path) -> None:
-    assert ran("--config", "mine.yaml") == read_config(config_file).model_copy(update={"seeds": (3, 4)})
-
-
-@pytest.mark.ci
 def test_the_config_of_a_finished_run_is_such_a_file(config_file: Path) -> None:
     first = ran("--config", "mine.yaml", "--seed", "1")
     assert cli.main(["run", "--config", "out/config.yaml", "--out", "again"]) == 0
@@ -46,18 +40,10 @@ def test_the_config_of_a_finished_run_is_such_a_file(config_file: Path) -> None:
 
 @pytest.mark.ci
 def test_the_command_line_goes_before_it(config_file: Path) -> None:
-    config = ran("--config", "mine.yaml", "--seed", "5", "--set", "d_model=16", "--set", "dropout=0.1", "--trials", "7")
-    assert config.seeds == (5,)
-    assert config.trials == 7
-    assert config.settings == {"d_model": 16, "n_layers": 1, "training.batch_size": 4, "dropout": 0.1}
-    assert config.architecture == "same.py"
-
-
-@pytest.mark.ci
-def test_options_and_n_gram_heads_are_settings(config_file: Path) -> None:
-    config = ran("--config", "mine.yaml", "--seed", "5", "--ngram-heads", "1,2", "--device", "cpu")
-    assert config.settings["ngram_heads"] == [1, 2]
-    assert config.device == "cpu"
+    flags = ["--seed", "5", "--set", "d_model=16", "--trials", "7", "--ngram-heads", "1,2", "--device", "cpu"]
+    config = ran("--config", "mine.yaml", *flags)
+    assert (config.seeds, config.trials, config.device, config.architecture) == ((5,), 7, "cpu", "same.py")
+    assert config.settings == {"d_model": 16, "n_layers": 1, "training.batch_size": 4, "ngram_heads": [1, 2]}
 
 
 @pytest.mark.parametrize(
@@ -75,16 +61,9 @@ def test_options_and_n_gram_heads_are_settings(config_file: Path) -> None:
             for seeds, place, why in (
                 ("-1", 0, "greater than or equal to 0 (given -1)"),
                 ("0, 9223372036854775808", 1, "less than 9223372036854775808 (given 9223372036854775808)"),
-                ("true", 0, "a valid integer (given True)"),
                 ("1, 2.0", 1, "a valid integer (given 2.0)"),
-                ("'3'", 0, "a valid integer (given '3')"),
             )
         ),
-        (
-            "track: x\narchitecture: lstm\nsettings: {d_model: 2024-13-45}\n",
-            "mine.yaml:3: broken YAML: '2024-13-45' is no",
-        ),
-        ("[" * 1000, "mine.yaml:1: broken YAML: nested deeper than 12 levels"),
         ("track: pfa-small-v1\narchitecture: lstm\nsettings: {d_modl: 3}\n", "unknown key 'd_modl'; did you mean"),
         ("track: pfa-small-v1\narchitecture: lstm\nsettings: {training.learning_rat: 3}\n", "'learning_rat'; did you"),
         ("track: pfa-small-v1\narchitecture: lstn\n", "unknown architecture 'lstn'; did you mean 'lstm'?"),
@@ -112,7 +91,6 @@ def test_what_is_wrong_is_said_in_one_line(
         (["--seed", "0", "--out", "mine.yaml"], "cannot write mine.yaml: a file is there, where a folder should be"),
         (["--out", "mine.yaml/more"], "cannot write mine.yaml/more: a part of that path is a file, no folder"),
         (["--set", "d_model=2024-13-45"], "d_model: input should be a valid integer"),
-        (["--set", "d_model=0b_"], "d_model: input should be a valid integer"),
     ],
 )
 def test_so_is_what_is_wrong_on_the_command_line(
@@ -134,9 +112,7 @@ def test_seeds_up_to_the_largest_train(config_file: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (os.mkfifo, "config.yaml: not a regular file"),
         (lambda path: path.symlink_to("/dev/zero"), "config.yaml: a link, and links are not followed"),
-        (lambda path: path.write_bytes(bytes(70_000)), "config.yaml: 70,000 bytes, more than the 65,536 it can need"),
         (lambda path: path.write_text("settings:\n- &a [x, x]\n- *a\n"), "config.yaml:3: broken YAML: an alias"),
         (lambda path: path.write_text("- 1\n"), "config.yaml: a configuration is a mapping of fields, not list"),
     ],

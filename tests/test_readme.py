@@ -60,7 +60,7 @@ def test_commands_run(
     """As they stand there, one after another, on a smaller track and with few tokens where they would train for minutes."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "regbench.runner.plan.describe_code", lambda: Code(commit="0" * 40, dirty=False)
+        "regbench.runner.train.describe_code", lambda: Code(commit="0" * 40, dirty=False)
     )  # as from a clean checkout
     monkeypatch.setattr("regbench.checks.training.OVERFIT_STEPS", 25)  # its outcome is another test's
     monkeypatch.setattr("torch.compile", lambda model, **_: model)

@@ -1,4 +1,4 @@
-"""Runs that train: from the arguments or a configuration to the result."""
+"""Runs that train: from the arguments or a configuration, which is checked first, to the result."""
 
 from __future__ import annotations
 
@@ -7,33 +7,37 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from regbench.checks.architecture import refuse_trained
-from regbench.checks.task import require_scored
-from regbench.config import Config, make_folder, read_run, unused, write_config
+from regbench.checks.architecture import SCORABLE, options_round_trip, refuse_trained
+from regbench.checks.contract import refuse
+from regbench.checks.subject import Subject
+from regbench.checks.task import examine_task_once, require_scored
+from regbench.checks.training import trains
+from regbench.config import Config, make_folder, read_run, require_readable, unused, write_config
 from regbench.evaluation.baselines import default_baselines, score_baselines
 from regbench.evaluation.predictions import predict
 from regbench.metrics.reach import reach_of, tokens_to_learn
 from regbench.metrics.scores import normalized_scores, score, score_records
-from regbench.models.model import Model, ModelPredictor, parameter_count
+from regbench.models.model import Model, ModelPredictor, find_device, parameter_count
 from regbench.models.state_size import state_at
-from regbench.ops.backend import use_backend
+from regbench.ops.backend import require_use, use_backend
 from regbench.report.page import write_report
 from regbench.results import (
     ArchitectureRecord,
     BaselineRecord,
     CheckpointRecord,
+    Code,
     Result,
     SeedRecord,
     Selection,
     read_result,
 )
-from regbench.runner.plan import Plan, plan_of
-from regbench.tracks import Track, track_file
+from regbench.tracks import Track, load_track, track_file
 from regbench.training import provenance
 from regbench.training.checkpoint import (
     RESUME_FILE,
@@ -46,13 +50,85 @@ from regbench.training.checkpoint import (
     read_trained,
     save_tensors,
 )
+from regbench.training.options import resolve_settings
 from regbench.training.progress import POINT, SILENT, Reporter
-from regbench.training.provenance import CODE_FILE, code_of, describe_environment, packages_of, peak_memory
+from regbench.training.provenance import (
+    CODE_FILE,
+    code_of,
+    describe_code,
+    describe_environment,
+    packages_of,
+    peak_memory,
+)
 from regbench.training.terminal import shown
-from regbench.training.trainer import Trainer
+from regbench.training.trainer import Trainer, training_steps
 from regbench.utils import registry
 from regbench.utils.errors import Unavailable, UserError, explain_validation
 from regbench.utils.files import atomic_write, exclusive, explain_full_disk, remove_leftovers, write_json
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A configuration with every name resolved, checked, and nothing trained yet.
+
+    Attributes:
+        name: of the architecture in tables.
+        parts: all that a trained model follows from; see `regbench.training.provenance`.
+        backend: the implementation of each op that runs in scoring.
+        training_backend: the same in training; autocast may choose others.
+        code: the state of the repository, as it was when this was planned.
+    """
+
+    config: Config
+    track: Track
+    name: str
+    subject: Subject
+    parts: Mapping[str, Any]
+    model: Model
+    backend: dict[str, str]
+    training_backend: dict[str, str]
+    code: Code
+
+
+def plan_of(
+    config: Config, reporter: Reporter, track: Track | None = None, architecture: type[Any] | None = None
+) -> Plan:
+    """Resolves a configuration and runs every check that needs no training.
+
+    Track and architecture are given where the caller has them; else they are loaded by their names.
+    """
+    require_readable(config)  # at once: a run that cannot be read again would be trained for nothing
+    track = track or load_track(config.track)
+    name = registry.short_name(config.architecture)
+    cls = registry.load(registry.ARCHITECTURE, architecture or config.architecture)
+    source, code = registry.source_digest(cls), describe_code()  # at once: files may be edited while it trains
+    options, training = resolve_settings(cls, config.settings)
+    device = find_device(config.device)
+    if track.task_code is not None:  # a task that is not built in
+        reporter.phase(f"examining the task {track.task_name}")
+        examine_task_once(track)
+    require_scored(track, "train", "validation")
+    lengths = track.instances("train").lengths
+    for seed in config.seeds:  # a budget below one batch is refused
+        next(training_steps(lengths, training, track.definition.budget.train_tokens, seed))
+    subject = Subject(cls, options, track.task.io, device, training, track.task)
+    with use_backend(config.backend) as backend:
+        refuse(subject, (options_round_trip, *SCORABLE), f"architecture '{name}'")
+        require_use(config.backend, backend)
+    with use_backend(config.backend) as training_backend:
+        refuse(subject, (trains,), f"architecture '{name}'")
+    parts = {
+        "track": track.definition.digest,
+        "source": source,
+        "options": options.model_dump(mode="json"),
+        "training": training.model_dump(mode="json"),
+        "device": device.type,
+        "backend": config.backend,
+        "text": track.task.source_digest(),
+        "task": track.task_code,
+    }
+    parts = {key: value for key, value in parts.items() if value is not None}
+    return Plan(config, track, name, subject, parts, subject.model(), backend, training_backend, code)
 
 
 @contextmanager

@@ -64,11 +64,8 @@ class SweepFolder:
 
     def require_sweep(self) -> None:
         """Checks that the folder is a sweep's, or empty, or not there."""
-        begun = self.path / "begun.json"
-        if not self.path.is_dir() or _read_begun(begun) is not None:
+        if not self.path.is_dir() or _read_begun(self.path / "begun.json") is not None:
             return
-        if (self.path / "cells").exists():
-            raise UserError(f"{begun} cannot be read: it says what the cells belong to; choose another --out")
         if any(one.name != ".lock" and not one.match(LEFTOVER) for one in self.path.iterdir()):
             raise UserError(f"{self.path} is not empty, and holds no sweep; choose another --out")
 

@@ -225,13 +225,6 @@ def test_a_broken_record_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "bad/suite.yaml is not the record of a suite" in err.splitlines()[-1]
 
 
-def test_ls_lists_suites(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = said(capsys, "ls", "suites")
-    assert code == 0
-    assert "quick" in out
-    assert "pfa-small-v1" not in out
-
-
 @pytest.mark.ci
 def test_a_track_that_refuses_leaves_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
     """The second track is of vectors, which this architecture does not take: nothing of the first is left either."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -198,18 +197,6 @@ def test_a_folder_has_a_page_and_can_be_compared(tiny: Track, learner: NGram, tm
     }
     with pytest.raises(UserError, match="holds a run already"):
         regbench.evaluate(tiny, learner, out=folder)
-
-
-def test_a_disk_that_is_full_at_the_end_is_told(
-    tiny: Track, learner: NGram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At the page, after the predictions: the folder then holds no result, and the next evaluation may go there."""
-    full = OSError(errno.ENOSPC, "No space left on device")
-    with monkeypatch.context() as patch:
-        patch.setattr("regbench.runner.score.write_report", Mock(side_effect=full))
-        with pytest.raises(UserError, match="the disk is full"):
-            regbench.evaluate(tiny, learner, out=tmp_path / "mine")
-    assert regbench.evaluate(tiny, learner, out=tmp_path / "mine") == read_result(tmp_path / "mine")
 
 
 def test_a_name_that_no_result_can_hold_is_refused(tiny: Track, learner: NGram) -> None:

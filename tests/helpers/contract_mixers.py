@@ -26,11 +26,6 @@ class Narrow(Good):
         return super().forward(x)[:, :, :1]
 
 
-class Shorter(Good):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x)[:, :1]
-
-
 class NaNAtLengthOne(Good):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) + 0 * x / (x.shape[1] - 1)
@@ -107,11 +102,6 @@ class NaNCompiled(Good):
         return super().forward(x) * (torch.nan if torch.compiler.is_compiling() else 1.0)
 
 
-class MixesTheBatch(Good):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + x.mean(0, keepdim=True)
-
-
 class DropsAGradient(Good):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x).detach() + x
@@ -137,12 +127,6 @@ class OverwritesWhatBackwardNeeds(Good):
         z = y.sin()
         y *= 2
         return z
-
-
-class RefusesToTrain(Good):
-    def forward(self, x: Tensor) -> Tensor:
-        assert not self.training, "not for training"
-        return super().forward(x)
 
 
 class NaNInTraining(Good):
@@ -238,13 +222,6 @@ class CountsInABuffer(CountsItsCalls):
         super().__init__(options)
         del self.calls
         self.register_buffer("calls", torch.zeros(()))
-
-
-class Chance(Good):
-    """Drops what it likes, in training and out of it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.dropout(super().forward(x), 0.1)
 
 
 class Raises(Good):

@@ -87,7 +87,7 @@ def committed() -> Iterator[None]:
     """Runs are made as from a clean checkout, whatever state this one is in, or none."""
     code = Code(commit=describe_code().commit or "0" * 40, dirty=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regbench.runner.plan.describe_code", lambda: code)
+        patch.setattr("regbench.runner.train.describe_code", lambda: code)
         yield
 
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.ci
 def test_some_of_them_in_this_process(lstm: Made, tmp_path: Path) -> None:
     attacks = [
-        *itertools.islice(entries(lstm.path, tmp_path / "entries"), 3, None, 9),
+        *itertools.islice(entries(lstm.path, tmp_path / "entries"), 3, None, 4),
         *itertools.islice(runs(lstm.run, tmp_path / "runs"), 0, None, 7),
     ]
     assert len(attacks) >= 10

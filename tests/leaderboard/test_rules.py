@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -201,10 +200,6 @@ def test_weights_that_predict_something_else(lstm: Made, tmp_path: Path) -> None
     path = run / "seed-1" / "checkpoint.safetensors"
     tensors, notes = load_tensors(path)
     save_tensors(path, {name: 1.5 * tensor for name, tensor in tensors.items()}, notes)
-    repredict(run, findings, lstm.track)
-    assert found(findings) == {"checkpoint"}
-    shutil.copy(lstm.run / "seed-0" / "metrics.jsonl", path)
-    findings = Findings()
     repredict(run, findings, lstm.track)
     assert found(findings) == {"checkpoint"}
 

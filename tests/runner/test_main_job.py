@@ -12,8 +12,8 @@ import pytest
 
 from regbench import run
 
-FILES, FUNCTIONS = 48, 338
-"""The most that a run with a warm cache may go through. It has 47 and 334; the aim is 45 and 300."""
+FILES, FUNCTIONS = 46, 336
+"""The most that a run with a warm cache may go through. It has 45 and 334; the aim is 45 and 300."""
 
 ENGINE = str(Path(sys.modules["regbench"].__file__ or "").parent)
 

@@ -21,7 +21,7 @@ import regbench
 from regbench import cli, runner
 from regbench.config import Config
 from regbench.results import read_result
-from regbench.runner.plan import plan_of
+from regbench.runner.train import plan_of
 from regbench.sweeps.schedule import run_seeds
 from regbench.tracks import Track
 from regbench.training import trainer

@@ -13,7 +13,6 @@ import pytest
 
 from regbench.config import read_config
 from regbench.results import SeedRecord
-from regbench.sweeps.grid import Group
 from regbench.sweeps.schedule import Schedule
 from regbench.sweeps.state import SweepFolder
 from regbench.sweeps.sweep import Sweep
@@ -280,12 +279,6 @@ class TestTheFolder:
         with pytest.raises(UserError, match=r"out was begun by regbench 9\.\S+, and this is \S+; choose another --out"):
             go(sweep(), tmp_path / "out", made_up())
 
-    def test_of_which_it_cannot_be_said_what_it_is(self, sweep: Callable[..., Sweep], tmp_path: Path) -> None:
-        go(sweep(), tmp_path / "out", made_up())
-        (tmp_path / "out" / "begun.json").write_text("")
-        with pytest.raises(UserError, match="begun.json cannot be read"):
-            go(sweep(), tmp_path / "out", made_up())
-
     def test_trials_that_were_made_count(self, sweep: Callable[..., Sweep], tmp_path: Path) -> None:
         """Nobody runs the winner alone in the folder of its search, as if it were the only trial."""
         go(sweep(), tmp_path / "out", made_up())
@@ -374,9 +367,3 @@ class TestARunThatIsMadeAnew:
         )
         assert len(schedule.finished) == 3
         assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
-
-
-def test_groups_have_keys_of_their_own(sweep: Callable[..., Sweep], tmp_path: Path) -> None:
-    groups: list[Group] = sweep().groups
-    assert len({group.key for group in groups}) == len(groups) == 2
-    assert [group.key for group in sweep().groups] == [group.key for group in groups]

@@ -86,7 +86,7 @@ def swept(tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Sweep, "_engine", lambda *_: InProcess(work))
         patch.setattr(Track, "instances", seen)
-        patch.setattr("regbench.runner.plan.describe_code", lambda: Code(commit="0" * 40, dirty=False))
+        patch.setattr("regbench.runner.train.describe_code", lambda: Code(commit="0" * 40, dirty=False))
         yield sweep, sweep.run(heard, out=folder / "out"), heard
 
 
@@ -247,7 +247,7 @@ def test_fewer_instances_are_said_in_the_result(
     tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the board recomputes the plan of training from them."""
-    monkeypatch.setattr("regbench.runner.plan.describe_code", lambda: Code(commit="0" * 40, dirty=False))
+    monkeypatch.setattr("regbench.runner.train.describe_code", lambda: Code(commit="0" * 40, dirty=False))
     monkeypatch.setattr(Sweep, "_engine", lambda *_: InProcess())
     grid = {"arch": ["lstm"], "train_instances": [16]}
     sweep = Sweep.read(write_sweep(tmp_path, tiny_file, grid=grid, select=None, seeds=[0, 1, 2]))
@@ -320,18 +320,6 @@ def test_a_lost_gpu_is_no_verdict_on_a_configuration(tiny_file: Path, tmp_path: 
     assert ended.message is not None
     assert "is not available" in ended.message
     assert not ended.refused
-
-
-def test_what_a_killed_process_left_in_a_cell_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of a checkpoint; the checkpoint before it stays."""
-    monkeypatch.setattr(runner, "train_seed", lambda *_: None)
-    left, kept = tmp_path / ".resume.safetensors.abcd_123.part", tmp_path / "resume.safetensors"
-    for path in (left, kept):
-        path.write_text("")
-    job = Job("train", str(tmp_path), Config(track="pfa-small-v1", architecture="lstm"), 0, "lstm")
-    assert do(job, tmp_path, lambda _: None) == Ended()
-    assert kept.exists()
-    assert not left.exists()
 
 
 def test_code_that_is_edited_meanwhile_is_not_trained(

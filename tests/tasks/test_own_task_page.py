@@ -24,7 +24,7 @@ def test_it_is_short() -> None:
 def test_its_commands_run(own: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """As they stand there, with fewer tokens; what `run` leaves is what `compare` and `submit` take."""
     monkeypatch.setattr(
-        "regbench.runner.plan.describe_code", lambda: Code(commit="0" * 40, dirty=False)
+        "regbench.runner.train.describe_code", lambda: Code(commit="0" * 40, dirty=False)
     )  # as from a clean checkout
     outputs = {}
     for command in commands(PAGE):

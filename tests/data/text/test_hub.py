@@ -140,13 +140,3 @@ def test_the_library_itself_streams_a_local_folder(tmp_path: Path, own_cache: Pa
     assert list(dataset.documents()) == whole
     with pytest.raises(UserError, match=r"dataset '.*mine': "):
         read(HubDataset(str(folder), split="validation"))
-
-
-def test_a_wrong_split_of_a_real_folder_is_refused(tmp_path: Path, own_cache: Path) -> None:
-    pytest.importorskip("datasets")
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    with pytest.raises(UserError, match="Bad split: tset") as caught:
-        read(HubDataset(str(tmp_path), split="tset"))
-    assert "\n" not in str(caught.value)
-    with pytest.raises(UserError, match="'zz' not found"):
-        read(HubDataset(str(tmp_path), config="zz"))

@@ -133,11 +133,6 @@ def test_names_in_capitals_and_a_mark_at_the_beginning(tmp_path: Path) -> None:
     assert read(Files(tmp_path / "A.TXT"))[0].text == "text"
 
 
-def test_a_name_that_is_too_long_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot read .*File name too long|no such file"):
-        read(Files(tmp_path / f"{'x' * 300}.txt"))
-
-
 def test_nothing_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file or folder: .*gone.txt"):
         read(Files(tmp_path / "gone.txt"))
