@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -136,10 +138,15 @@ def result_of(
     )
 
 
+_NO_NAMES = ("model", "net", "predict", "predictor", "forward", "__call__", "<lambda>")
+"""What many functions and classes are called."""
+
+
 def _name_of(predictor: Any) -> str:
     """The name of a function or of an object, of a published model its own, else its class. An array is called "predictions".
 
-    A method is called as its object, what `torch.compile` made as what it was made from.
+    A method is called as its object, what `torch.compile` made as what it was made from. Where the name could be any model's, it
+    is that of the file.
     """
     if isinstance(predictor, np.ndarray | Tensor):
         return "predictions"
@@ -148,6 +155,9 @@ def _name_of(predictor: Any) -> str:
     names = (getattr(predictor, key, None) for key in ("__name__", "name", "name_or_path"))
     name = next((one for one in names if isinstance(one, str) and one), type(predictor).__name__)
     name = name.rstrip("/").rpartition("/")[2]
+    if name.lower() in _NO_NAMES:
+        file = getattr(sys.modules.get(getattr(predictor, "__module__", "")), "__file__", None)
+        name = Path(file).stem if file else name if name.isidentifier() else "callable"
     return name if name.isprintable() else type(predictor).__name__
 
 

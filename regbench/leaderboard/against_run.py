@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,6 +25,7 @@ import numpy as np
 import safetensors
 import safetensors.torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import Progress
@@ -33,8 +35,9 @@ from regbench.leaderboard.entry import InstanceScores
 from regbench.leaderboard.figures import rescored
 from regbench.leaderboard.origin import is_built_in
 from regbench.metrics.scores import score, score_records
-from regbench.models.build import build
-from regbench.models.model import ModelPredictor
+from regbench.models.build import build, resolve_options
+from regbench.models.mixer import Options
+from regbench.models.model import ModelPredictor, manual_seed
 from regbench.models.predictor import predict_in_batches, rows_at_once
 from regbench.results import Curve, SeedRecord
 from regbench.tasks.base import IO, TokenIO, VectorIO
@@ -50,6 +53,9 @@ MEAN_TOLERANCE, LARGEST_TOLERANCE = 1e-3, 0.05
 
 SCORE_TOLERANCE = 2e-3
 """Between a claimed score and that of what the weights predict now: absolute, of scores above 1 relative."""
+
+NEAREST = 1 / 8
+"""How near the weights of two seeds may be to each other, as a share of how far their first weights are apart."""
 
 SECONDS, MEMORY_BYTES, FOLDER_BYTES, LOG_BYTES = 3600, 8 << 30, 1 << 28, 1 << 24
 """What a stranger's code may take. The memory is that of each of its processes."""
@@ -114,8 +120,13 @@ class Asked:
         return rows
 
 
-Answer = list[NDArray[Any]]
-"""What the weights of one seed predict: for all that was asked the rows, in order."""
+@dataclass(frozen=True)
+class Answer:
+    """What the weights of one seed predict: for all that was asked the rows, in order."""
+
+    rows: list[NDArray[Any]]
+    first: NDArray[np.float64]
+    """(2, K), how far the weights with which its training began, and those that came of it, are from the first of each seed."""
 
 
 def repredict(
@@ -161,16 +172,23 @@ def predict_again(
         announce("running the stranger's code under bubblewrap")
         yield from predict_isolated(run, source, reference, asked)
         return
+    cls = registry.load(registry.ARCHITECTURE, record.name)
+    first = _first_weights(cls, resolve_options(cls, record.options), task.io, seeds)
     for i, seed in enumerate(seeds):
         model = load_model(run.folder, f"seed-{seed}/checkpoint.safetensors", record, task.io)
         what = f"asking the weights of seed {seed}, {i + 1} of {len(seeds)}"
         announce(what)
-        yield [one.rows(task.io, model, now_and_then(what, announce)) for one in asked]
+        yield Answer(
+            [one.rows(task.io, model, now_and_then(what, announce)) for one in asked], _distances(model, first, i)
+        )
 
 
 def weight_faults(run: RunFolder, seed: SeedRecord, answer: Answer, reference: Reference) -> Iterator[str]:
-    """Where what the weights of a seed predict for the test split, which was asked first, is not what was stored."""
-    again = Predictions(answer[0], reference.test.lengths)
+    """Where what the weights of a seed predict for the test split, which was asked first, is not what was stored.
+
+    Also where they are those of another seed: they are too near to them, or to those with which its training begins.
+    """
+    again = Predictions(answer.rows[0], reference.test.lengths)
     mean, largest = _distance(again, run.predictions(seed.seed, reference))
     line = f"seed {seed.seed}: predicted again from its weights: {largest:.2g} apart at most, {mean:.2g} on average"
     yield Note(line) if mean <= MEAN_TOLERANCE and largest <= LARGEST_TOLERANCE else line
@@ -179,6 +197,20 @@ def weight_faults(run: RunFolder, seed: SeedRecord, answer: Answer, reference: R
         real = scores[metric].value
         if not abs(claimed.value - real) <= SCORE_TOLERANCE * max(1.0, abs(real)):
             yield f"seed {seed.seed}: {metric} is {claimed.value:.4f}, and that of the weights {real:.4f}"
+    own, (begun, moved) = _tensors(run, seed.seed), answer.first
+    mine = [one.seed for one in run.result.seeds].index(seed.seed)
+    # To first weights that are not its own the distances of N numbers differ by a share of about 1 / sqrt(N), by chance.
+    if moved[mine] > (1 + 5 / math.sqrt(sum(one.numel() for one in own.values()))) * (nearest := moved.min()):
+        yield (
+            f"the weights of seed {seed.seed} are {moved[mine]:.3g} from those with which it begins, and {nearest:.3g} from "
+            f"those of seed {run.result.seeds[int(moved.argmin())].seed}: that is where their training began"
+        )
+    for i, other in enumerate(run.result.seeds):
+        if other.seed < seed.seed and not (near := _norm_of(own, _tensors(run, other.seed))) > NEAREST * begun[i]:
+            yield (
+                f"the weights of the seeds {other.seed} and {seed.seed} are {near:.3g} apart, and the first ones "
+                f"{begun[i]:.3g}: they are not two trainings"
+            )
 
 
 def _distance(again: Predictions, stored: Predictions) -> tuple[float, float]:
@@ -190,6 +222,35 @@ def _distance(again: Predictions, stored: Predictions) -> tuple[float, float]:
         apart = np.abs(next(parts) - next(parts)) / scale
         total, largest = total + float(apart.sum()), max(largest, float(apart.max()))
     return total / stored.packed.size, largest
+
+
+def _tensors(run: RunFolder, seed: int) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load(checkpoint_of(run, seed))
+    except safetensors.SafetensorError as error:
+        raise Refused(f"seed-{seed}/checkpoint.safetensors: {str(error)[:200]!a}") from None
+
+
+def _norm_of(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    """How far weights are from others, by all tensors of numbers with a fraction. Other tensors raise `Refused`."""
+    if {name: each.shape for name, each in one.items()} != {name: each.shape for name, each in other.items()}:
+        raise Refused("the checkpoints of two seeds hold other tensors")
+    parts = [one[name] - other[name] for name in one if one[name].is_floating_point() or one[name].is_complex()]
+    return math.sqrt(sum(float(part.abs().double().square().sum()) for part in parts))
+
+
+def _first_weights(cls: type[Any], options: Options, io: IO, seeds: Sequence[int]) -> list[dict[str, Tensor]]:
+    """The weights with which the training of each seed begins."""
+    first = []
+    for seed in seeds:
+        manual_seed(seed)
+        first.append(build(cls, options, io).state_dict())
+    return first
+
+
+def _distances(model: Any, first: Sequence[Mapping[str, Tensor]], i: int) -> NDArray[np.float64]:
+    """(2, K), as `Answer.first`, of the model that came of the training of the i-th seed."""
+    return np.array([[_norm_of(one, other) for other in first] for one in (first[i], model.state_dict())])
 
 
 def checkpoint_of(run: RunFolder, seed: int) -> bytes:
@@ -225,8 +286,11 @@ def predict_isolated(run: RunFolder, source: bytes, reference: Reference, asked:
             (job / f"{seed}.safetensors").write_bytes(checkpoint_of(run, seed))
         for i, one in enumerate(asked):
             np.savez(job / f"{i}.npz", tokens=one.instances.tokens, lengths=one.instances.lengths)
-        about: dict[str, Any] = {"class": registry.as_file(run.configuration.architecture)[1]}
-        about |= {"options": record.options, "seeds": seeds}
+        about: dict[str, Any] = {
+            "class": registry.as_file(run.configuration.architecture)[1],
+            "options": record.options,
+            "seeds": seeds,
+        }
         about |= {"io": asdict(io), "vectors": isinstance(io, VectorIO), "last": [one.last for one in asked]}
         (job / "about.json").write_text(json.dumps(about))
         process = subprocess.Popen(_command(job), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
@@ -234,14 +298,14 @@ def predict_isolated(run: RunFolder, source: bytes, reference: Reference, asked:
         timer.start()
         try:
             for _ in seeds:
-                rows = []
+                first, rows = _take(process, np.empty((2, len(seeds))), log), []
                 for one in asked:
                     like = expected_arrays(reference.track.task, one.instances)["packed"]
                     rows.append(_take(process, like[: len(one.instances)] if one.last else like, log))
                     found = Predictions(rows[-1], one.instances.lengths)
                     if found.fault is not None:
                         raise Refused(f"the stranger's code makes no predictions: {found.fault}")
-                yield rows
+                yield Answer(rows, first)
         finally:
             timer.cancel()
             process.kill()
@@ -321,10 +385,12 @@ def _job() -> None:
             asked.append(Asked(Instances(tokens, arrays["lengths"], np.zeros(tokens.shape[:2], bool), ""), last))
     cls = registry.load(registry.ARCHITECTURE, ":".join(filter(None, ("/job/stranger.py", about["class"]))))
     options = cls.Options.model_validate_json(json.dumps(about["options"]))
-    for seed in about["seeds"]:
+    first = _first_weights(cls, options, io, about["seeds"])
+    for i, seed in enumerate(about["seeds"]):
         model = build(cls, options, io)
         name = f"{seed}.safetensors"
         load_weights(model, safetensors.torch.load((job / name).read_bytes()), name)
+        out.write(_distances(model, first, i).tobytes())
         for one in asked:
             out.write(one.rows(io, model).tobytes())
             out.flush()

@@ -102,8 +102,8 @@ def challenge(
             strict=True,
         ):
             findings.take("checkpoint", weight_faults(folder, one, answer, reference))
-            rows = np.empty_like(answer[1])
-            rows[order] = answer[1]
+            rows = np.empty_like(answer.rows[1])
+            rows[order] = answer.rows[1]
             sums.append(cut.sums(task, fresh, cut.batches(rows, fresh)))
     except Refused as error:
         findings.take("checkpoint", [str(error)])

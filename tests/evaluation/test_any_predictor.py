@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -314,8 +316,20 @@ def test_a_model_for_other_tokens(tiny: Track, run_folder: Path) -> None:
 # --- Names, baselines, runs on another track. ---
 
 
-def test_a_model_is_called_as_its_class() -> None:
-    assert _name_of(nn.Linear(1, 1)) == _name_of(nn.Linear(1, 1).forward) == "Linear"
+def test_a_model_is_called_as_its_file_where_its_own_name_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "two_layers.py"
+    path.write_text(
+        "class Model:\n    def forward(self, x): return x\nclass Gru(Model): pass\ndef predict(x): return x\n"
+    )
+    spec = importlib.util.spec_from_file_location("two_layers", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "two_layers", module)
+        spec.loader.exec_module(module)
+        names = [_name_of(one) for one in (module.Model(), module.predict, module.Gru(), module.Gru().forward)]
+    assert names == ["two_layers", "two_layers", "Gru", "Gru"]
     assert _name_of(Mock(spec=["_orig_mod"], _orig_mod=nn.Linear(1, 1))) == "Linear", "as torch.compile gives it"
 
 

@@ -19,7 +19,7 @@ import regbench
 from regbench import cli
 from regbench.evaluation.cuts import Cuts, prompts
 from regbench.leaderboard import against_run
-from regbench.leaderboard.against_run import Asked, can_isolate, predict_isolated
+from regbench.leaderboard.against_run import Answer, Asked, can_isolate, predict_isolated
 from regbench.leaderboard.challenge import challenge
 from regbench.leaderboard.claim import Reference, RunFolder
 from regbench.leaderboard.store import Stored
@@ -118,6 +118,35 @@ def test_who_submitted_does_not_challenge(lstm: Made, tmp_path: Path) -> None:
     for name in ("Ada-Lovelace", "ada_lovelace", "\uff21da Lovelace", " Ada\tLovelace "):
         assert same_person("Ada Lovelace", name)
     assert not same_person("Ada Lovelace", "Ada Byron")
+
+
+def test_weights_that_are_no_second_training_are_refused(lstm: Made, tmp_path: Path) -> None:
+    """Seeds 1 and 2 are seed 0 with a little noise, and all else was made to fit them: only how near they are tells."""
+    run = RunFolder(lstm.run)
+    reference, seeds = Reference(lstm.track), run.result.seeds
+    answers = list(against_run.predict_again(run, None, reference, [Asked(reference.test)], print))
+    assert [list(against_run.weight_faults(run, *one, reference))[1:] for one in zip(seeds, answers, strict=True)] == [
+        []
+    ] * 3
+    copied = lstm.copy(tmp_path / "run")
+    weights, notes = load_tensors(copied / "seed-0" / "checkpoint.safetensors")
+    noisy = {name: one * (1 + 0.001 * np.random.default_rng(0).normal()) for name, one in weights.items()}
+    save_tensors(copied / "seed-1" / "checkpoint.safetensors", noisy, notes)
+    lines = list(against_run.weight_faults(RunFolder(copied), seeds[1], answers[1], reference))
+    assert "the weights of the seeds 0 and 1 are" in lines[-1]
+    assert "they are not two trainings" in lines[-1]
+
+
+def test_weights_of_another_seeds_training_are_refused(lstm: Made) -> None:
+    """The training of seed 0 is given out as that of seed 1: it began with other weights."""
+    run = RunFolder(lstm.run)
+    reference, seeds = Reference(lstm.track), run.result.seeds
+    (begun, moved), *_ = (one.first for one in against_run.predict_again(run, None, reference, [], print))
+    assert moved.argmin() == begun.argmin() == 0
+    rows = [run.predictions(1, reference).packed]
+    lines = list(against_run.weight_faults(run, seeds[1], Answer(rows, np.stack([begun, moved])), reference))
+    assert "that is where their training began" in lines[1]
+    assert "seed 0" in lines[1]
 
 
 def test_where_nothing_can_be_written_there_is_a_line(

@@ -79,7 +79,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 def _compare(arguments: argparse.Namespace, announce: Announce, console: Console) -> int:
     from regbench.evaluation.comparison import FIRST_TOKENS, NoDistances, distances, score_table
     from regbench.evaluation.find_predictors import KnownScores, find_predictors
-    from regbench.leaderboard.standing import Entries
+    from regbench.leaderboard.standing import Entries, percent
     from regbench.leaderboard.store import without_evidence
     from regbench.metrics.reach import reach_words
     from regbench.metrics.significance import SIGNIFICANCE
@@ -116,6 +116,9 @@ def _compare(arguments: argparse.Namespace, announce: Announce, console: Console
     if shipped := [one.name for one in known if one.main.error is not None]:
         why = "from the table that ships with regbench, which has no scores of single instances"
         print_line(f"{', '.join(shipped)}: {why}; so differences from them are not paired", console)
+    shares = {row.name: f"{percent(share)} %" for row in rows if (share := _share(row, found)) is not None}
+    if len(set(shares.values())) > 1:
+        print_line(f"budgets differ: {', '.join(f'{name} used {share}' for name, share in shares.items())}", console)
     for row in rows:
         if row.result is not None and (words := reach_words(row.result)):
             print_line(f"{row.name}: reach {words}", console)
@@ -184,16 +187,21 @@ def _scores(rows: Sequence[ScoreRow], found: Found) -> Table:
     return table
 
 
+def _share(row: ScoreRow, found: Found) -> float | None:
+    """The share of the track's training tokens that a row's training used. None of what was not trained on the track."""
+    if row.result is None or row.result.evaluation is not None:
+        return None
+    return row.result.tokens / found.track.definition.budget.train_tokens
+
+
 def _costs(row: ScoreRow, found: Found) -> tuple[str, ...]:
     from regbench.leaderboard.standing import percent
     from regbench.report.content import human_state
 
     if row.result is None:
         return ("",) * 4
-    architecture, tokens = row.result.architecture, ("", "")
-    if row.result.evaluation is None:
-        share = row.result.tokens / found.track.definition.budget.train_tokens
-        tokens = (f"{row.result.tokens:,}", f"{percent(share)} %")
+    share, architecture = _share(row, found), row.result.architecture
+    tokens = ("", "") if share is None else (f"{row.result.tokens:,}", f"{percent(share)} %")
     return (f"{architecture.parameters:,}", fill(human_state(architecture), 12), *tokens)
 
 
