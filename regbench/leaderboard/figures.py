@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from regbench.evaluation.baselines import CHANCE
 from regbench.leaderboard.claim import Case, Check, Note
 from regbench.leaderboard.entry import DIGITS, Entry, InstanceScores, canonical
-from regbench.metrics.metric import Metric
+from regbench.metrics.metric import NLL_FLOOR, Metric
 from regbench.metrics.reach import reach_of, tokens_to_learn
 from regbench.metrics.scores import by_problem, normalized_scores
 from regbench.results import BaselineRecord, Curve, ScoreRecord, SeedRecord
@@ -183,21 +184,40 @@ def _sums_fault(
 
 
 def possible(case: Case) -> Iterator[str]:
-    """No score of a seed is better than the truth's."""
-    truth = case.reference.truth
-    if truth is None or case.instances is None:
+    """The scores of a seed can belong to one prediction, and none is better than the truth."""
+    for seed, sums in zip(case.result.seeds, case.instances.sums if case.instances is not None else (), strict=False):
+        found = {metric: np.array(values, np.float64) for metric, values in sums.items()}
+        if all(np.abs(values).max(initial=0.0) < 1e100 for values in found.values()):  # else `scores` says so
+            yield from (f"seed {seed.seed}: {fault}" for fault in _impossible(case, found))
+
+
+def _impossible(case: Case, sums: Mapping[str, NDArray[np.float64]]) -> Iterator[str]:
+    """Relations between the scores of one prediction, and to those of the truth, in an instance or in the mean."""
+    legal, token, truth = sums.get("legal_accuracy"), sums.get("token_accuracy"), case.reference.truth
+    if legal is not None and token is not None and (token > legal + 1e-6).any():
+        yield "an instance has more right answers than answers that are allowed"
+    if truth is None:
         return
-    for seed, sums in zip(case.result.seeds, case.instances.sums, strict=False):
-        for metric, sign in (("nll", -1), ("mse", -1), ("token_accuracy", 1)):
-            if metric not in sums or metric not in truth.sums:
-                continue
-            own = np.clip(np.array(sums[metric], np.float64), -1e100, 1e100)  # `scores` refuses what is beyond
-            ahead = ScoreRecord.of(sign * (own - truth.sums[metric]), truth.counts_of(metric))
+    for metric, sign in (("nll", -1), ("mse", -1), ("token_accuracy", 1)):
+        if metric in sums and metric in truth.sums:
+            ahead = ScoreRecord.of(sign * (sums[metric] - truth.sums[metric]), truth.counts_of(metric))
             if ahead.value > MOST_ERRORS * ahead.stderr + _ROUNDING:
                 yield (
-                    f"seed {seed.seed}: {metric} is better than that of the truth by {ahead.value:.3f}, {MOST_ERRORS} standard "
-                    "errors and more: it has seen what it predicts"
+                    f"{metric} is better than that of the truth by {ahead.value:.3f}, {MOST_ERRORS} standard errors and more: "
+                    "it has seen what it predicts"
                 )
+    counts = truth.counts_of("nll")
+    if {"nll", "tvd"} <= sums.keys() and np.array_equal(counts, truth.counts_of("tvd")):
+        tvd = float(sums["tvd"].sum() / counts.sum())
+        # E[NLL] - E[truth's] is a mean KL divergence. It is at least twice the mean square of TVD (Pinsker, Jensen), and at most
+        # what it costs to take that much probability down to the floor.
+        excess = ScoreRecord.of(sums["nll"] - truth.sums["nll"], counts)
+        least, most, slack = 2.0 * tvd**2, -tvd * math.log(NLL_FLOOR), MOST_ERRORS * excess.stderr + _ROUNDING
+        if not least - slack <= excess.value <= most + slack:
+            yield (
+                f"an NLL of {excess.value:.3f} above the truth's cannot go with a TVD of {tvd:.3f}: by Pinsker's inequality "
+                f"and the floor of probabilities it is from {least:.3f} to {most:.3f}"
+            )
 
 
 def baselines(case: Case) -> Iterator[str]:

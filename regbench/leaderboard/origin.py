@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import codecs
+import difflib
 import functools
 import hashlib
 import io
@@ -37,6 +38,9 @@ _MOST_PARAMETERS = 10**8
 """Of a model that is built to measure its state."""
 _LARGEST_OPTION = 65_536
 _MOST_MEMBERS = 64
+_LOOK_ALIKE = (("rn", "m"), ("vv", "w"), ("cl", "d"), ("0", "o"), ("1", "l"), ("i", "l"), ("5", "s"))
+_LONG, _NEAR = 5, 0.85
+"""Letters from which on a name that shares so much with another is taken for the same."""
 
 
 # --- The checks. ---
@@ -329,16 +333,32 @@ def set_otherwise(configuration: Config, architecture: ArchitectureRecord) -> di
 
 
 def name_faults(name: str, result: Result) -> Iterator[str]:
-    """What is wrong with a name: that of a built-in architecture begins with its own, any other neither so nor as a baseline."""
+    """What is wrong with an entry's name.
+
+    An entry of a built-in architecture is called by the architecture's name and what distinguishes it. No other entry is, and
+    none is called as a baseline is, or so that it looks like one of these: "rnamba", "mam-ba" and "mabma" look like "mamba".
+    """
     own = result.architecture.name
     if is_built_in(result.architecture):
-        if not re.match(rf"{re.escape(own)}($|[+.=-])", name):
+        if name != own and not (name.startswith(own) and name[len(own)] in "+-.="):
             yield f"{name!r} must be {own!r}, or begin with it and one of + - . ="
         return
+    pieces = re.split("[+.=_-]", name)
+    begins = {_as_read("".join(pieces[:n])) for n in range(1, len(pieces) + 1)}
     for other in (*registered(), *registry.entries(registry.BASELINE), *result.baselines):
-        if re.match(rf"{re.escape(other.lower())}($|[+.=_-])", name):
-            yield f"{name!r} is called as {other[:60]!r} is: give another with --name"
+        wanted = _as_read(other)
+        swapped = any(sorted(begin) == sorted(wanted) for begin in begins)
+        near = len(wanted) >= _LONG and (swapped or difflib.get_close_matches(wanted, begins, 1, _NEAR))
+        if wanted in begins or near:
+            yield f"{name!r} is called as {other[:60]!r} is, or nearly: give another with --name"
             return
+
+
+def _as_read(name: str) -> str:
+    text = re.sub("[^a-z0-9]", "", name.lower())
+    for written, read in _LOOK_ALIKE:
+        text = text.replace(written, read)
+    return text
 
 
 def _slug(text: str) -> str:

@@ -22,6 +22,7 @@ from regbench.data.instances import Instances
 from regbench.leaderboard.entry import Entry, canonical, sample_of
 from regbench.leaderboard.spread import prior_of
 from regbench.leaderboard.store import Stored
+from regbench.metrics.metric import METRICS
 from regbench.metrics.significance import Change, compare_splits, seed_error, worst_seed
 from regbench.results import ScoreRecord
 from regbench.tracks import SPLITS, Track
@@ -42,11 +43,26 @@ SAME = 0.0005
 FEWEST, MOST = 100, 20_000
 """Fresh instances of a challenge: at least, at most."""
 
+BEGAN = datetime.date(2026, 11, 21)
+"""The first day of the project. Nothing was done before."""
+
 EVIDENCE_BYTES = 1 << 16
 LONGEST_BY = 200
 
 
-_Date = Annotated[str, pydantic.Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+def _of_the_project(date: str) -> str:
+    if not BEGAN <= datetime.date.fromisoformat(date) <= _now() + datetime.timedelta(days=1):  # clocks differ
+        raise ValueError(f"not between {BEGAN} and today")
+    return date
+
+
+def _now() -> datetime.date:
+    return datetime.datetime.now(datetime.UTC).date()
+
+
+_Date = Annotated[
+    str, pydantic.Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"), pydantic.AfterValidator(_of_the_project)
+]
 _Text = Annotated[str, pydantic.Field(min_length=1, max_length=200)]
 _By = Annotated[str, pydantic.Field(min_length=1, max_length=LONGEST_BY, pattern=r"\S")]
 
@@ -112,7 +128,8 @@ class Evidence(Strict):
 
 
 def today() -> str:
-    return datetime.datetime.now(datetime.UTC).date().isoformat()
+    """The date in UTC, as evidence has it."""
+    return _now().isoformat()
 
 
 # --- Files. ---
@@ -191,7 +208,10 @@ def check_evidence(stored: Stored, track: Track) -> Iterator[str]:
 
 
 def _challenge_faults(entry: Entry, challenge: Challenge, track: Track) -> Iterator[str]:
-    """Where a challenge is of other scores, or is not passed."""
+    """Where a challenge is of other scores, expects what does not follow from the claim, or is not passed.
+
+    `expected_elsewhere` expects nothing far from the claim. On all boards of November 2026 it is at most 3.6 errors away.
+    """
     named = [set(scores) for scores in (challenge.scores, challenge.expected) if scores is not None]
     if any(names != set(entry.metrics) for names in named):
         yield "the challenge was not of this entry's scores"
@@ -201,10 +221,22 @@ def _challenge_faults(entry: Entry, challenge: Challenge, track: Track) -> Itera
         claim = entry.instances.over_seeds(metric)
         error = math.hypot(claim.stderr, fresh.stderr)
         wanted[metric] = (challenge.expected or {}).get(metric, ScoreRecord(value=claim.value, stderr=error))
+        if _too_wide(fresh.value, fresh.stderr, challenge.instances):
+            yield f"the standard error of the {metric} on fresh instances is {fresh.stderr:.3g}, more than there can be"
+        elif error and (abs(wanted[metric].value - claim.value) > 6 * error or wanted[metric].stderr > 1.5 * error):
+            yield f"what the challenge expected of the {metric} does not follow from the claim"
     yield from differing(judge(entry, challenge.scores, wanted, track))
 
 
-def _reproduction_faults(entry: Entry, again: Reproduced, track: Track) -> Iterator[str]:
+def _too_wide(value: float, error: float, instances: int) -> bool:
+    """Whether a mean cannot have such a standard error. Of numbers from 0 on it is at most about the mean.
+
+    It is also not far above that of single positions whose spread is the size of the score, which is more than there is.
+    """
+    return not 0 <= error <= min(1.5 * max(value, 0.05), 6 * max(1.0, value) / math.sqrt(instances))
+
+
+def _reproduction_faults(entry: Entry, again: Reproduced, track: Track | None) -> Iterator[str]:
     """Where a second training is not of all seeds, or its scores are beyond noise.
 
     The scores of its instances are not kept, so their noise is the sum of both errors. It is never less than the paired one by
@@ -212,32 +244,46 @@ def _reproduction_faults(entry: Entry, again: Reproduced, track: Track) -> Itera
     """
     seeds = [seed.seed for seed in entry.result.seeds]
     whole = again.seeds == seeds and len(again.scores) == len(seeds) and set(again.identical) <= set(seeds)
-    named = [*again.scores, *([] if again.errors is None else [again.errors])]
-    if not whole or any(set(scores) != set(entry.metrics) for scores in named):
+    if not whole or any(set(scores) != set(entry.metrics) for scores in again.scores):
         yield "not every seed and score was reproduced"
+        return
+    if again.errors is not None and set(again.errors) != set(entry.metrics):
+        yield "not every score of the second training has an error"
+        return
+    if not all(abs(value) < 1e100 for scores in again.scores for value in scores.values()):
+        yield "a score of the second training is beyond measure"
         return
     for metric in entry.metrics:
         then = [seed.scores[metric].value for seed in entry.result.seeds]
         now = [scores[metric] for scores in again.scores]
         first, second = statistics.fmean(then), statistics.fmean(now)
-        prior = prior_of(entry.result.track.digest, track.metrics[metric])
+        prior = prior_of(entry.result.track.digest, (METRICS if track is None else track.metrics)[metric])
         error, freedom = seed_error((then, now), prior, len(entry.instances.counts), same=True)
         one = entry.instances.over_seeds(metric).stderr
-        noise = math.hypot(one, one) if again.errors is None else one + again.errors[metric]
+        other = one if again.errors is None else again.errors[metric]
+        noise = math.hypot(one, one) if again.errors is None else one + other
         change = Change(second - first, noise, error, freedom, freedom, SAME)
-        if change.worse or change.better or (metric == entry.metrics[0] and is_far(entry, track, now)):
+        if again.errors is not None and _too_wide(second, other, len(entry.instances.counts)):
+            yield f"the standard error of the {metric} of the second training is {other:.3g}, more than there can be"
+        elif change.worse or change.better or (metric == entry.metrics[0] and is_far(entry, track, now)):
             yield f"the {metric} of the second training is {second:.4f}, and that of the entry {first:.4f}"
 
 
-def is_far(entry: Entry, track: Track, scores: Sequence[float]) -> bool:
-    """Whether the mean main score of the seeds of a second training is far from the entry's, by the noise of the entry alone.
+def is_far(entry: Entry, track: Track | None, scores: Sequence[float]) -> bool:
+    """Whether the mean main score of a second training is far from the entry's, by the noise of the entry alone.
 
     Seeds that collapse would otherwise excuse themselves by their spread. Other scores may be near their best, such as an NLL
     near 0, where seeds differ by more than is expected.
+
+    Args:
+        entry: The entry.
+        track: Its track. None where it is gone.
+        scores: The main score of each seed of the second training.
     """
     main = entry.metrics[0]
     then, counts = sample_of(entry.result.seeds, entry.instances, main), entry.instances.counts_of(main)
-    mean, prior = [statistics.fmean(scores)], prior_of(entry.result.track.digest, track.metrics[main])
+    mean = [statistics.fmean(scores)]
+    prior = prior_of(entry.result.track.digest, (METRICS if track is None else track.metrics)[main])
     return any(worst_seed(then, mean, counts, prior, higher_is_better=way, level=SAME).worse for way in (True, False))
 
 

@@ -5,7 +5,9 @@ Nothing that came with an entry is run.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -236,17 +238,19 @@ def _replaced(board: Path, entry: Entry) -> list[Stored]:
 
 
 def _write(stored: Stored, entry: Entry, source: bytes | None, by: str | None) -> list[Path]:
-    """Writes what belongs to the entry, and then the entry. Returns the paths of all files."""
-    contents = {}
+    """Writes the entry and what belongs to it: all, or on a full disk nothing. Returns the paths of all files."""
+    contents = {stored.path: canonical(entry.content()).encode()}
     if source is not None:
         contents[stored.path.with_name(stored.source_name)] = source
     if by is not None:
         evidence = Evidence(entry=entry.digest, submitted=Submitted(date=today(), by=by))
         contents[stored.path.with_name(stored.evidence_name)] = evidence_bytes(evidence)
-    contents[stored.path] = canonical(entry.content()).encode()
-    for path, content in contents.items():
-        with atomic_write(path, "wb") as file:
+    with ExitStack() as open_files:  # each file takes its name once all are on the disk, and the entry last
+        for path, content in contents.items():
+            file = open_files.enter_context(atomic_write(path, "wb"))
             file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
     return list(contents)
 
 

@@ -181,7 +181,18 @@ def test_a_difference_without_noise_is_told() -> None:
     [
         (lambda e: e.update(entry="0" * 64), "of another entry"),
         (lambda e: e["challenge"]["scores"]["tvd"].update(value=0.9), "tvd is worse on fresh instances"),
-        (lambda e: e["challenge"].update(date="yesterday"), "challenge.date"),
+        (
+            lambda e: [e["challenge"][k]["tvd"].update(value=0.9) for k in ("scores", "expected")],
+            "expected of the tvd does not follow from the claim",
+        ),
+        (lambda e: e["challenge"]["expected"]["tvd"].update(stderr=0.5), "expected of the tvd does not follow"),
+        (
+            lambda e: e["challenge"]["scores"]["nll"].update(stderr=10.0),
+            "on fresh instances is 10, more than there can be",
+        ),
+        (lambda e: e["challenge"].update(date="2026-11-20"), "challenge.date"),
+        (lambda e: e["challenge"].update(date="2999-01-01"), "challenge.date"),
+        (lambda e: e["challenge"].update(date="2026-02-31"), "challenge.date: day is out of range for month"),
         (lambda e: e.update(schema_version=True), "schema_version"),
         (lambda e: e["challenge"]["scores"].pop("tvd"), "not of this entry's scores"),
         (lambda e: e["challenge"]["expected"].pop("tvd"), "not of this entry's scores"),

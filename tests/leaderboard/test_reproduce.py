@@ -134,8 +134,9 @@ def test_evidence_of_a_second_training_that_does_not_hold(
     errors = dict.fromkeys(entry.metrics, 0.0)
     more = [{**one, "nll": 1.2 * one["nll"]} for one in scores]
     assert found(scores=more, errors={**errors, "nll": 0.5}) == [], "so wide is the noise of the second training"
+    assert "more than there can be" in found(errors={**errors, "nll": 10.0})[0]
     assert len(found(scores=more, errors=errors)) == 1
-    assert found(errors={"nll": 0.1}) == ["tier: not every seed and score was reproduced"]
+    assert found(errors={"nll": 0.1}) == ["tier: not every score of the second training has an error"]
     main = entry.metrics[0]
     wide = {**errors, main: 0.1 * scores[0][main]}
     (fault,) = found(scores=[{**one, main: 0.1 * one[main]} for one in scores], errors=wide)
@@ -148,6 +149,8 @@ def test_evidence_of_a_second_training_that_does_not_hold(
     )
     seesaw = [{**one, main: share * one[main]} for one, share in zip(scores, (0.8, 1.0, 1.2), strict=True)]
     assert found(scores=seesaw) == [], "some architectures' seeds are far apart"
+    beyond = found(scores=[{**one, "nll": 1.7e308} for one in scores])
+    assert beyond == ["tier: a score of the second training is beyond measure"]
     same = found(submitted=Submitted(date="2026-11-27", by="A Reader"))
     assert same == ["tier: it was reproduced by who submitted it"]
 
