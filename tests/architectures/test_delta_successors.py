@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from architectures.comba import Comba
+from architectures.comba import LEAST, Comba
+from architectures.gated_deltanet import GatedDeltaNet
 from architectures.gated_deltanet2 import GatedDeltaNet2
 from regbench.models.build import resolve_options
 from regbench.models.heads import split_heads
 from regbench.models.mixer import Mixer
+from regbench.ops.backend import use_backend
 from tests.helpers.equations import check_equations, convolved, rms_norm, unit
 from tests.helpers.peers import check_peer, move, peer
 
@@ -123,3 +125,30 @@ def test_starting_values() -> None:
     two = GatedDeltaNet2(GatedDeltaNet2.Options(d_model=64, n_heads=4))
     assert not hasattr(two, "beta")
     assert split_heads(two.erase(torch.zeros(1, 2, 64)), 4).shape == (1, 4, 2, 16)
+
+
+def test_gated_deltanet2_with_one_gate_and_one_decay_is_gated_deltanet(monkeypatch: pytest.MonkeyPatch) -> None:
+    two, gated = make(GatedDeltaNet2), make(GatedDeltaNet, expand_k=1.0, expand_v=1.0)
+    kept = {
+        k: v for k, v in gated.state_dict().items() if k.startswith(("query", "key", "value", "conv", "norm", "out."))
+    }
+    two.load_state_dict(kept, strict=False)
+    monkeypatch.setattr(two, "gate", gated.gate)
+    monkeypatch.setattr(two, "log_decay", lambda x: gated.log_decay(x)[..., None].expand(-1, -1, -1, 4))
+    x = torch.randn(2, 45, D, dtype=torch.float64)
+    with use_backend("naive"), torch.no_grad():
+        for gate in (two.erase, two.write):
+            gate.weight.copy_(gated.beta.weight.repeat_interleave(4, 0))
+        torch.testing.assert_close(two(x), gated(x), rtol=1e-9, atol=1e-11)
+
+
+def test_a_state_of_which_nothing_is_left_is_finite() -> None:
+    model = make(Comba, torch.float32)
+    with torch.no_grad():
+        model.step_bias.fill_(100.0)
+    x = torch.randn(1, 40, D)
+    assert float(model.log_decay(x).detach().min()) < LEAST
+    y = model(x)
+    y.sum().backward()
+    assert y.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())

@@ -80,3 +80,14 @@ def test_lower_bounds_begin_evenly_and_the_first_layer_has_none() -> None:
     bounds = [block.mixer.bound for block in model.blocks]  # type: ignore[union-attr]
     assert bounds[0] is None
     assert [bound.detach().sigmoid()[0].item() for bound in bounds[1:]] == pytest.approx([0.25, 0.5, 0.75])
+
+
+@pytest.mark.parametrize("size", [200.0, -200.0])
+def test_gates_that_are_open_or_shut_keep_all_finite(size: float) -> None:
+    model = build(1, torch.float32)
+    x = size * torch.ones(1, 33, D)
+    x.requires_grad_()
+    y = model(x)
+    y.sum().backward()
+    assert y.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in model.parameters())

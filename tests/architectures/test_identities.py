@@ -273,3 +273,30 @@ def test_starting_values() -> None:
     gates = make(MLSTM).forget_gate
     assert gates.bias.tolist() == [3.0, 4.5, 6.0]
     assert not gates.weight.any()
+
+
+@pytest.mark.ci
+def test_deltaproduct_is_what_flash_linear_attention_computes() -> None:
+    pytest.importorskip("einops")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns where there is no GPU
+        naive = pytest.importorskip("fla.ops.gated_delta_product.naive")
+    model = make(GatedDeltaProduct, n_h=2)
+    q, k, v = torch.randn(2, 3, 20, 4), F.normalize(torch.randn(2, 3, 40, 4), dim=-1), torch.randn(2, 3, 40, 6)
+    beta, g = 2 * torch.rand(2, 3, 40), F.logsigmoid(torch.randn(2, 3, 20))
+    z, _ = model._recur(q, k, v, beta, g, torch.zeros(2, 3, 4, 6))
+    inside = [x.transpose(1, 2) for x in (q, k, v, g, beta)]
+    expected = naive.naive_recurrent_gated_delta_product(*inside, scale=1.0, num_householder=2)
+    expected = expected[0] if isinstance(expected, tuple) else expected
+    torch.testing.assert_close(z, expected.transpose(1, 2), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [100.0, -100.0])
+def test_mlstms_exponential_gates_do_not_overflow(scale: float) -> None:
+    model, u = make(MLSTM), inputs()
+    with torch.no_grad():
+        model.input_gate.bias.fill_(scale)
+    y = model(u)
+    y.sum().backward()
+    assert y.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in model.parameters())

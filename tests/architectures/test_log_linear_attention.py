@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from architectures.gated_deltanet import GatedDeltaNet
 from architectures.log_linear_attention import CHUNK, LogLinearAttention
 from architectures.mamba2 import Mamba2
 from regbench.models.build import resolve_options
@@ -119,3 +120,18 @@ def test_the_state_has_a_part_for_each_digit(base: dict[str, Any]) -> None:
         _, S, seen = state
         assert (len(S), seen) == (t.bit_length(), t)
         assert [bool(S[n].any()) for n in range(len(S))] == [bool(t >> n & 1) for n in range(len(S))]
+
+
+@pytest.mark.parametrize(("base", "plain"), [(BASES[0], Mamba2), (BASES[1], GatedDeltaNet)])
+def test_with_one_level_it_is_its_base(base: dict[str, Any], plain: type[Any]) -> None:
+    """Times lambda, which is log 2 where the map to levels is zero: values are divided by it here."""
+    model = build(levels=1, **base)
+    own = plain(model.options).double()
+    own.load_state_dict(model.base.state_dict())
+    x = torch.randn(2, 4 * CHUNK + 3, D, dtype=torch.float64)
+    with torch.no_grad():
+        assert not torch.allclose(model(x), own(x), atol=1e-4)
+        model.scale.zero_()
+        op = model.op
+        model.op = lambda q, *rest: op(q / torch.tensor(2.0, dtype=q.dtype).log(), *rest)
+        torch.testing.assert_close(model(x), own(x), rtol=1e-9, atol=1e-11)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from architectures.path_attention import CHUNK, PathAttention
+from architectures.transformer import Transformer
 from tests.helpers.equations import check_equations, convolved, unit
 from tests.helpers.peers import check_peer, move, peer
 
@@ -66,3 +67,14 @@ def test_is_what_flash_linear_attention_computes() -> None:
         return model.out(z.flatten(2))  # type: ignore[no-any-return]
 
     check_peer(model, theirs, length=80, tolerance=1e-5)
+
+
+def test_without_reflections_it_is_attention_without_positions() -> None:
+    model, plain = build(), Transformer(Transformer.Options(d_model=D, n_heads=H, positions="none")).double()
+    x = torch.randn(2, CHUNK + 20, D, dtype=torch.float64)
+    with torch.no_grad():
+        plain.qkv.weight.copy_(torch.cat([getattr(model, name).weight for name in ("query", "key", "value")]))
+        plain.out.weight.copy_(model.out.weight)
+        assert not torch.allclose(model(x), plain(x), atol=1e-4)
+        model.strength.bias.fill_(-1e4)
+        torch.testing.assert_close(model(x), plain(x), rtol=1e-9, atol=1e-11)

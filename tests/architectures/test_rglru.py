@@ -103,3 +103,15 @@ def test_starting_values() -> None:
     assert model.conv.conv.weight.std().item() == pytest.approx(0.05, rel=0.1)
     assert model.input_gate.weight.std().item() == pytest.approx(1 / 8, rel=0.05)
     assert RGLRU.Options(d_model=64).d_rnn == 84
+
+
+@pytest.mark.parametrize("bias", [200.0, -200.0])
+def test_gates_that_are_shut_or_open_keep_all_finite(bias: float) -> None:
+    """Where the recurrence gate is shut, nothing decays and nothing enters, and the root is that of zero."""
+    model = build(torch.float32)
+    with torch.no_grad():
+        model.recurrence_bias.fill_(bias)
+    y = model(torch.randn(2, 33, D))
+    y.sum().backward()
+    assert y.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in model.parameters())

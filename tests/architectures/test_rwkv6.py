@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from architectures.rwkv6 import PARTS, RWKV6
 from regbench.models.heads import join_heads, split_heads
+from regbench.ops.linear_attention.naive import linear_attention_weights
 from tests.helpers.equations import check_equations
 from tests.helpers.peers import check_peer, move, peer
 
@@ -110,3 +111,25 @@ def test_starting_values() -> None:
     assert (time.decay[1:-1] < slow[1:-1]).all()
     assert time.bonus[1].item() == pytest.approx(1 - 1 / 63 + 0.1)
     assert time.mus["v"][32].item() == pytest.approx(1 - 0.5 ** (1 / 3) - 0.3)
+
+
+def test_with_constant_decays_it_is_linear_attention_with_a_bonus() -> None:
+    """RWKV-5's recurrence: what the input sets is switched off, so that the decays are those of the parameters alone."""
+    model, x = build(), torch.randn(2, 33, D, dtype=torch.float64)
+    time = model.time_mixing
+    with torch.no_grad():
+        time.down.zero_()
+        time.decay_down.zero_()
+        k, v, r = (
+            split_heads((x + (before(x) - x) * time.mus[name]) @ linear.weight.T, H)
+            for name, linear in (("k", time.key), ("v", time.value), ("r", time.receptance))
+        )
+        decay = -time.decay.exp().view(H, 1, -1).expand(2, H, 33, -1)
+        weights = linear_attention_weights(r, k, decay)  # decays after j up to i, and S is read before the decay at i
+        own = (r * k).sum(-1)
+        past = linear_attention_weights(r * (-decay).exp(), k, decay).tril(-1)
+        bonus = (r * time.bonus.view(H, 1, -1) * k).sum(-1)
+        z = (past + torch.diag_embed(bonus)) @ v
+        torch.testing.assert_close(weights.diagonal(dim1=-2, dim2=-1), own)
+        g = x + (before(x) - x) * time.mus["g"]
+        torch.testing.assert_close(model(x), rest(model, x, join_heads(z), g), rtol=1e-9, atol=1e-10)

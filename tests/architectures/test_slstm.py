@@ -101,3 +101,14 @@ def test_starting_values() -> None:
     assert (middle[1:-1] > f[0, 1:-1]).all()
     assert middle[8].item() == pytest.approx(5 - 12 * (8 / 15) ** 1.6)
     assert SLSTM(SLSTM.Options(d_model=4, n_heads=4)).bias.isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [300.0, -300.0])
+def test_exponential_gates_do_not_overflow(scale: float) -> None:
+    model = build(torch.float32)
+    with torch.no_grad():
+        model.bias[:D] = scale
+    y = model(torch.randn(2, 33, D))
+    y.sum().backward()
+    assert y.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in model.parameters())

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from architectures._test_time import Network
 from architectures.ttt import TTT
+from regbench.ops.delta_rule import delta_rule
 from tests.helpers.equations import check_equations, convolved
 from tests.helpers.peers import check_peer, move, peer
 
@@ -124,3 +125,16 @@ def test_starting_values() -> None:
     for W in model.start:
         assert not W[:, -1].any()
         assert float(W[:, :-1].detach().std()) == pytest.approx(0.02, rel=0.05)
+
+
+@pytest.mark.parametrize("mini_batch", [1, 2])
+def test_without_its_norm_and_a_step_a_position_it_is_the_delta_rule(mini_batch: int) -> None:
+    """Of DeltaNet, on keys and queries (k, 1)."""
+    model, x = build(mini_batch=mini_batch, inner_norm=False), torch.randn(2, 40, D, dtype=torch.float64)
+    q, k, v, eta = inputs(model, x)
+    q, k = (F.pad(part, (0, 1), value=1.0) for part in (q, k))
+    with torch.no_grad():
+        z, _ = delta_rule(
+            *(part.transpose(1, 2) for part in (q, k, v)), eta.mT, None, model.start[0].expand(2, -1, -1, -1)
+        )
+        assert torch.allclose(model(x), outputs(model, x, z.transpose(1, 2)), rtol=1e-9) == (mini_batch == 1)
