@@ -70,7 +70,7 @@ def _read(model: Any, lengths: tuple[int, ...]) -> tuple[dict[int, int], list[NG
 
 def _sums_at(sums: Sequence[NGramState], model: Model, lengths: tuple[int, ...]) -> dict[int, int]:
     """Bytes of such sums after so many random tokens: what the vectors hold does not matter."""
-    new = [(type(part)(part.order), torch.zeros(1, part.width)) for part in sums]
+    new = [(type(part)(part.order, part.shift), torch.zeros(1, part.width)) for part in sums]
     found = {}
     for t, token in enumerate(_random_tokens(model, lengths[-1]), 1):
         for part, zeros in new:

@@ -126,7 +126,7 @@ def test_memory_grows_as_the_length(name: str, form: str) -> None:
     assert long <= 2.1 * short
 
 
-NGRAM = of_ngram.Case(torch.arange(1200).view(4, 300) % 7, 2)
+NGRAM = of_ngram.Case(torch.arange(1200).view(4, 300) % 7, 2, 1)
 KERNELS: dict[str, Callable[[], list[Tensor] | tuple[Tensor, ...]]] = {
     "attention": lambda: of_attention.everything(of_attention.leaves(2, 3, 50, (8, 8), torch.float32), "cpu"),
     "delta_rule": lambda: of_delta_rule.everything(

@@ -24,6 +24,7 @@ quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCh
 class Case(NamedTuple):
     tokens: Tensor
     order: int
+    shift: int
 
     def hidden(self, width: int = 3, dtype: torch.dtype = torch.float64) -> Tensor:
         made = torch.randn(*self.tokens.shape, width, dtype=dtype, generator=torch.Generator().manual_seed(0))
@@ -44,10 +45,10 @@ def cases(draw: st.DrawFn, longest: int = 300) -> Case:
     else:
         tokens = np.arange(batch * length).reshape(batch, length) % draw(st.integers(2, 9))
     dtype = draw(st.sampled_from([torch.int32, torch.int64]))
-    return Case(torch.from_numpy(tokens).to(dtype), draw(st.integers(1, 8)))
+    return Case(torch.from_numpy(tokens).to(dtype), draw(st.integers(1, 8)), draw(st.integers(0, 5)))
 
 
-def published_weights(x: list[int], ngram: int) -> list[list[float]]:
+def published_weights(x: list[int], ngram: int, shift_step: int) -> list[list[float]]:
     """A(n) of one sequence by the steps of ICLL Fig. 8, an element at a time."""
     span = range(len(x))
     mask = [[x[i] == x[j] and j < i for j in span] for i in span]
@@ -56,13 +57,13 @@ def published_weights(x: list[int], ngram: int) -> list[list[float]]:
         mask = [[i > 0 and j > 0 and mask[i - 1][j - 1] for j in span] for i in span]
         masks.append(mask)
     every = [[sum(m[i][j] for m in masks) >= ngram for j in span] for i in span]
-    attend = [[j >= 1 and every[i][j - 1] and j < i for j in span] for i in span]
+    attend = [[j >= shift_step and every[i][j - shift_step] and j < i for j in span] for i in span]
     return [[float(hit) / sum(row) if any(row) else 0.0 for hit in row] for row in attend]
 
 
 def run(case: Case, hidden: Tensor, backend: str) -> tuple[Tensor, Tensor]:
     """The output, and the gradient of an arbitrary linear function of it."""
-    out = ngram_head(case.tokens, hidden, case.order, backend)
+    out = ngram_head(case.tokens, hidden, case.order, case.shift, backend)
     upstream = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(1))
     (gradient,) = torch.autograd.grad(out, hidden, upstream)
     return out.detach(), gradient
@@ -73,8 +74,8 @@ def run(case: Case, hidden: Tensor, backend: str) -> tuple[Tensor, Tensor]:
 def test_naive_is_what_was_published(case: Case) -> None:
     batch, length = case.tokens.shape
     eye = torch.eye(length, dtype=torch.float64).expand(batch, length, length)
-    weights = ngram_head(case.tokens, eye, case.order, "naive")
-    published = [published_weights(x, case.order) for x in case.tokens.tolist()]
+    weights = ngram_head(case.tokens, eye, case.order, case.shift, "naive")
+    published = [published_weights(x, case.order, case.shift) for x in case.tokens.tolist()]
     torch.testing.assert_close(weights, torch.tensor(published, dtype=torch.float64).view_as(weights))
 
 
@@ -91,7 +92,7 @@ def test_lower_precision_equals_float64_once_rounded(case: Case, dtype: torch.dt
     hidden = case.hidden(dtype=dtype)
     out, gradient = run(case, hidden, "cpu")
     assert out.dtype == gradient.dtype == dtype
-    exact = ngram_head(case.tokens, hidden.double(), case.order, "naive")
+    exact = ngram_head(case.tokens, hidden.double(), case.order, case.shift, "naive")
     # An output is rounded once from float32, and that once from float64.
     torch.testing.assert_close(out.double(), exact.detach(), rtol=1.01 * torch.finfo(dtype).eps, atol=1e-7)
 
@@ -102,18 +103,18 @@ def test_outputs_see_only_the_past(case: Case, data: st.DataObject) -> None:
     """Output t depends on tokens up to t and on hidden before t: not even a NaN passes back from the rest."""
     t = data.draw(st.integers(0, case.tokens.shape[1] - 1))
     hidden = case.hidden().detach()
-    before = ngram_head(case.tokens, hidden, case.order)
+    before = ngram_head(case.tokens, hidden, case.order, case.shift)
     tokens = case.tokens.clone()
     tokens[:, t + 1 :] = tokens[:, t + 1 :].flip(1)
     hidden[:, t:] = torch.nan
-    after = ngram_head(tokens, hidden, case.order)
+    after = ngram_head(tokens, hidden, case.order, case.shift)
     assert torch.equal(before[:, : t + 1], after[:, : t + 1])
 
 
 @pytest.mark.parametrize("shape", [(0, 7), (3, 0), (0, 0), (2, 1)])
 @pytest.mark.parametrize("backend", ["cpu", "naive"])
 def test_nothing_to_match(shape: tuple[int, int], backend: str) -> None:
-    case = Case(torch.zeros(shape, dtype=torch.int64), order=3)
+    case = Case(torch.zeros(shape, dtype=torch.int64), order=3, shift=2)
     out, gradient = run(case, case.hidden(), backend)
     assert out.shape == gradient.shape == (*shape, 3)
     assert not out.any()
@@ -123,8 +124,8 @@ def test_nothing_to_match(shape: tuple[int, int], backend: str) -> None:
 def test_strides_do_not_matter() -> None:
     tokens = torch.randint(0, 3, (50, 4)).T
     hidden = torch.randn(3, 50, 4, dtype=torch.float64).permute(2, 1, 0).requires_grad_()
-    ours = run(Case(tokens, 2), hidden, "cpu")
-    torch.testing.assert_close(ours, run(Case(tokens, 2), hidden, "naive"))
+    ours = run(Case(tokens, 2, 1), hidden, "cpu")
+    torch.testing.assert_close(ours, run(Case(tokens, 2, 1), hidden, "naive"))
     # A gradient that is one number expanded has stride 0.
     (gradient,) = torch.autograd.grad(ngram_head(tokens, hidden, 2).sum(), hidden)
     (expected,) = torch.autograd.grad(ngram_head(tokens, hidden, 2, backend="naive").sum(), hidden)
@@ -148,7 +149,7 @@ def test_every_integer_type(dtype: torch.dtype) -> None:
 
 def test_float32_stays_exact_over_long_range() -> None:
     """4096 equal tokens, values far from zero: a running sum in float32 would lose three digits here."""
-    case = Case(torch.zeros(1, 4096, dtype=torch.int64), order=1)
+    case = Case(torch.zeros(1, 4096, dtype=torch.int64), order=1, shift=1)
     hidden = (1000 + case.hidden(2, torch.float32)).detach().requires_grad_()
     out = ngram_head(case.tokens, hidden, backend="cpu")
     (gradient,) = torch.autograd.grad(out.sum(), hidden)
@@ -163,7 +164,7 @@ def test_float32_stays_exact_over_long_range() -> None:
 def test_memory_is_linear_in_length() -> None:
     """A mask of this length would take 16 GiB."""
     length = 2**17
-    case = Case(torch.arange(length)[None] % 1000, order=2)
+    case = Case(torch.arange(length)[None] % 1000, order=2, shift=1)
     out, _ = run(case, case.hidden(1, torch.float32), "cpu")
     assert torch.equal(out.any(2), (torch.arange(length) > 1000)[None])
 
@@ -188,10 +189,11 @@ TOKENS, HIDDEN = torch.zeros(2, 5, dtype=torch.int64), torch.zeros(2, 5, 3)
     ("arguments", "message"),
     [
         ((TOKENS, HIDDEN, 0), "order >= 1"),
+        ((TOKENS, HIDDEN, 1, -1), "shift >= 0"),
         ((TOKENS.float(), HIDDEN), "not .* of torch.float32"),
         ((TOKENS[0], HIDDEN), r"not \(5,\) of"),
         ((TOKENS, HIDDEN[:, :4]), r"not \(2, 5\) .* and \(2, 4, 3\)"),
-        ((TOKENS, HIDDEN, 1, "trition"), "did you mean 'triton'"),
+        ((TOKENS, HIDDEN, 1, 1, "trition"), "did you mean 'triton'"),
     ],
 )
 def test_a_bad_call_says_what_is_wrong(arguments: tuple[object, ...], message: str) -> None:

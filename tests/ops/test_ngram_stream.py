@@ -23,17 +23,18 @@ def streamed(state: NGramState, tokens: Tensor, hidden: Tensor) -> Tensor:
     length=st.integers(1, 80),
     vocabulary=st.integers(1, 5),
     order=st.integers(1, 5),
+    shift=st.integers(0, 4),
     dtype=st.sampled_from([torch.float32, torch.float64]),
     seed=st.integers(0, 2**31),
 )
 def test_equals_the_parallel_form(
-    batch: int, length: int, vocabulary: int, order: int, dtype: torch.dtype, seed: int
+    batch: int, length: int, vocabulary: int, order: int, shift: int, dtype: torch.dtype, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, vocabulary, (batch, length), generator=generator)
     hidden = torch.randn(batch, length, 3, dtype=dtype, generator=generator)
-    out = streamed(NGramState(order), tokens, hidden)
-    torch.testing.assert_close(out, ngram_head(tokens, hidden, order))
+    out = streamed(NGramState(order, shift), tokens, hidden)
+    torch.testing.assert_close(out, ngram_head(tokens, hidden, order, shift))
 
 
 def test_a_long_stream_does_not_drift() -> None:
@@ -44,7 +45,7 @@ def test_a_long_stream_does_not_drift() -> None:
 
 def test_state_grows_with_distinct_ngrams_only() -> None:
     """Period 3, order 2: three n-grams in each of two sequences, whatever the length."""
-    state, width = NGramState(order=2), 4
+    state, width = NGramState(order=2, shift=1), 4
     assert state.state_bytes() == 0
     sizes = []
     for t in range(50):
@@ -52,7 +53,7 @@ def test_state_grows_with_distinct_ngrams_only() -> None:
         sizes.append(state.state_bytes())
     recent = waiting = 2 * 2
     assert sizes[10:] == [8 * (recent + waiting + 2 * 3 * (2 + width + 1))] * 40
-    different = NGramState(order=2)
+    different = NGramState(order=2, shift=1)
     for t in range(50):
         different.step(torch.tensor([t]), torch.ones(1, width))
     assert different.state_bytes() == 8 * (2 + 2 + 48 * (2 + width + 1))

@@ -23,26 +23,26 @@ def inputs(
     return tokens.to(device), hidden.to(device), upstream.to(device)
 
 
-def interpreted(tokens: Tensor, hidden: Tensor, upstream: Tensor, order: int) -> tuple[Tensor, Tensor]:
+def interpreted(tokens: Tensor, hidden: Tensor, upstream: Tensor, order: int, shift: int) -> tuple[Tensor, Tensor]:
     """Runs in the process in which Triton interprets."""
     from regbench.ops.ngram import triton
 
     hidden.requires_grad_()
-    out = triton.ngram_head(NGramIndex(tokens), hidden, order)
+    out = triton.ngram_head(NGramIndex(tokens), hidden, order, shift)
     return out.detach(), *torch.autograd.grad(out, hidden, upstream)
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize(
-    ("batch", "length", "width", "vocabulary", "order", "dtype"),
+    ("batch", "length", "width", "vocabulary", "order", "shift", "dtype"),
     [
-        (2, 37, 5, 2, 1, torch.float32),
-        (1, 90, 3, 1, 2, torch.float32),  # one n-gram, longer than several chunks' start
-        (2, 41, 4, 3, 3, torch.float16),
-        (1, 33, 65, 2, 2, torch.float64),  # 65 columns: two blocks
-        (2, 9, 1, 50, 1, torch.float32),
-        (3, 2, 2, 1, 4, torch.float32),
-        (0, 5, 2, 2, 1, torch.float32),
+        (2, 37, 5, 2, 1, 1, torch.float32),
+        (1, 90, 3, 1, 2, 0, torch.float32),  # one n-gram, longer than several chunks' start
+        (2, 41, 4, 3, 3, 3, torch.float16),
+        (1, 33, 65, 2, 2, 1, torch.float64),  # 65 columns: two blocks
+        (2, 9, 1, 50, 1, 1, torch.float32),
+        (3, 2, 2, 1, 4, 7, torch.float32),
+        (0, 5, 2, 2, 1, 1, torch.float32),
     ],
 )
 def test_interpreter_equals_naive(
@@ -52,13 +52,14 @@ def test_interpreter_equals_naive(
     width: int,
     vocabulary: int,
     order: int,
+    shift: int,
     dtype: torch.dtype,
 ) -> None:
     tokens, hidden, upstream = inputs(batch, length, width, vocabulary, dtype)
-    out, gradient = interpreter.submit(interpreted, tokens, hidden, upstream, order).result()
+    out, gradient = interpreter.submit(interpreted, tokens, hidden, upstream, order, shift).result()
     assert out.dtype == gradient.dtype == dtype
     exact = hidden.double().requires_grad_()
-    expected = naive.ngram_head(NGramIndex(tokens), exact, order)
+    expected = naive.ngram_head(NGramIndex(tokens), exact, order, shift)
     (expected_gradient,) = torch.autograd.grad(expected, exact, upstream.double())
     tolerance = 2 * torch.finfo(dtype).eps if dtype == torch.float16 else 1e-5 if dtype == torch.float32 else 1e-12
     torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
@@ -68,9 +69,9 @@ def test_interpreter_equals_naive(
 @pytest.mark.ci
 def test_interpreter_keeps_a_nan_within_its_ngram_and_its_future(interpreter: ProcessPoolExecutor) -> None:
     tokens, hidden, upstream = inputs(1, 40, 2, 3, torch.float32)
-    clean, _ = interpreter.submit(interpreted, tokens, hidden, upstream, 1).result()
+    clean, _ = interpreter.submit(interpreted, tokens, hidden, upstream, 1, 1).result()
     hidden[:, 20] = torch.nan
-    out, _ = interpreter.submit(interpreted, tokens, hidden, upstream, 1).result()
+    out, _ = interpreter.submit(interpreted, tokens, hidden, upstream, 1, 1).result()
     reached = (tokens == tokens[:, 19]) & (torch.arange(40) > 20)
     assert torch.equal(out.isnan().all(2), reached)
     assert torch.equal(out[~reached], clean[~reached])
@@ -122,15 +123,15 @@ def test_compiles_without_a_gpu(dtype: torch.dtype, capability: int, backwards: 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("order", "vocabulary"), [(1, 1), (1, 18), (3, 4), (2, 2)])
+@pytest.mark.parametrize(("order", "shift", "vocabulary"), [(1, 1, 1), (1, 0, 18), (3, 1, 4), (2, 5, 2)])
 @pytest.mark.parametrize("width", [1, 64, 300])
-def test_gpu_equals_naive(dtype: torch.dtype, order: int, vocabulary: int, width: int) -> None:
+def test_gpu_equals_naive(dtype: torch.dtype, order: int, shift: int, vocabulary: int, width: int) -> None:
     tokens, hidden, upstream = inputs(3, 501, width, vocabulary, dtype, "cuda")
     hidden.requires_grad_()
-    out = ngram_head(tokens, hidden, order, "triton")
+    out = ngram_head(tokens, hidden, order, shift, "triton")
     (gradient,) = torch.autograd.grad(out, hidden, upstream)
     exact = hidden.detach().double().requires_grad_()
-    expected = ngram_head(tokens, exact, order, "naive")
+    expected = ngram_head(tokens, exact, order, shift, "naive")
     (expected_gradient,) = torch.autograd.grad(expected, exact, upstream.double())
     tolerance = 1e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
     torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)

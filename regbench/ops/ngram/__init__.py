@@ -22,18 +22,24 @@ OP = Op(
 
 
 def ngram_head(
-    tokens: Tensor, hidden: Tensor, order: int = 1, backend: str = "auto", index: NGramIndex | None = None
+    tokens: Tensor,
+    hidden: Tensor,
+    order: int = 1,
+    shift: int = 1,
+    backend: str = "auto",
+    index: NGramIndex | None = None,
 ) -> Tensor:
     """N-gram head: A(n) h of ICLL Eq. 12-13, as Fig. 8 implements it.
 
-    Position i gets the mean of `hidden[j + 1]` over all j with j + 1 < i where the `order` tokens that end at j equal those that
-    end at i. Without such a j it gets zeros. Time and memory grow as B L D, beside sorting B L numbers; in `naive`
+    Position i gets the mean of `hidden[j + shift]` over all j with j + shift < i where the `order` tokens that end at j equal
+    those that end at i. Without such a j it gets zeros. Time and memory grow as B L D, beside sorting B L numbers; in `naive`
     alone they grow as L^2.
 
     Args:
         tokens: (B, L), uint8 or a signed integer type.
         hidden: (B, L, D).
         order: how many tokens must match, n of Eq. 12.
+        shift: how far behind an occurrence the head looks; 1 is the token that followed.
         backend: "auto" or an implementation of this op.
         index: `NGramIndex(tokens)` of these tokens, where several heads share it.
 
@@ -50,8 +56,8 @@ def ngram_head(
             f"ngram_head needs tokens (B, L) of integers and hidden (B, L, D), not {tuple(tokens.shape)} of {tokens.dtype} and "
             f"{tuple(hidden.shape)}"
         )
-    if order < 1:
-        raise UserError(f"ngram_head needs order >= 1, not {order}")
+    if order < 1 or shift < 0:  # else it would look ahead
+        raise UserError(f"ngram_head needs order >= 1 and shift >= 0, not {order} and {shift}")
     index = NGramIndex(tokens) if index is None else index
-    out: Tensor = OP.choose(backend, hidden.device)(index, hidden, order)
+    out: Tensor = OP.choose(backend, hidden.device)(index, hidden, order, shift)
     return out

@@ -10,11 +10,11 @@ from torch import Tensor
 from regbench.ops.ngram.index import Events, NGramIndex, running_sums
 
 
-def ngram_head(index: NGramIndex, hidden: Tensor, order: int) -> Tensor:
+def ngram_head(index: NGramIndex, hidden: Tensor, order: int, shift: int) -> Tensor:
     """See `regbench.ops.ngram.ngram_head`; the tokens are those of the index."""
     if hidden.dtype in (torch.float16, torch.bfloat16):  # NumPy has no bfloat16
-        return ngram_head(index, hidden.float(), order).to(hidden.dtype)
-    return running_sums(hidden, index.events(order), scan)
+        return ngram_head(index, hidden.float(), order, shift).to(hidden.dtype)
+    return running_sums(hidden, index.events(order, shift), scan)
 
 
 def scan(values: Tensor, events: Events, backwards: bool) -> Tensor:

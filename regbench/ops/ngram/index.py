@@ -1,7 +1,7 @@
 """The part of the n-gram head that needs the tokens alone: which positions share an n-gram, as a list of reads and writes.
 
 Imagine a dictionary of running sums, with n-grams as keys. Position i first *reads* the sum of the n-gram that ends at i, which
-is its output. Then it *writes*: it adds h_i to the sum of the n-gram that ends at i - 1. These 2 B L events are sorted by
+is its output. Then it *writes*: it adds h_i to the sum of the n-gram that ends at i - shift. These 2 B L events are sorted by
 n-gram and then by time. So each sum is one contiguous run, and the head is one pass over the list with one vector of state. The
 gradient is the same pass backwards, with reads and writes exchanged.
 """
@@ -22,7 +22,7 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 @dataclass(frozen=True)
 class Events:
-    """The reads and writes of one order. N = B L; a row is b L + position.
+    """The reads and writes of one order and shift. N = B L; a row is b L + position.
 
     Every row is read once and written once. A row without an n-gram goes to one of two extra n-grams: one has only reads, the
     other only writes. So it yields zeros in both directions.
@@ -30,8 +30,10 @@ class Events:
 
     code: Tensor
     """(2 N,) int32, 2 row + (1 for a write). Sorted by n-gram, then by row, with the read of a row before its write."""
-    first: Tensor  # (2 N + 1,) bool, where a new n-gram begins. The entry past the end is True
-    count: Tensor  # (2 N,) int32, how many writes a read sums, at least 1; 1 for a write
+    first: Tensor
+    """(2 N + 1,) bool, where a new n-gram begins. The entry past the end is True."""
+    count: Tensor
+    """(2 N,) int32, how many writes a read sums, at least 1; 1 for a write."""
 
     CHUNK = 128
 
@@ -45,12 +47,12 @@ class Events:
 
 
 class NGramIndex:
-    """Which positions of tokens (B, L) share an n-gram. Each order is computed at its first use, then kept."""
+    """Which positions of tokens (B, L) share an n-gram. Each order and shift is computed at its first use, then kept."""
 
     def __init__(self, tokens: Tensor) -> None:
         self.tokens = tokens
         self._ranks = [_rank(tokens)]
-        self._events: dict[int, Events] = {}
+        self._events: dict[tuple[int, int], Events] = {}
 
     def ranks(self, order: int) -> Tensor:
         """Numbers of the n-grams that end at positions order - 1, ..., L - 1: (B, max(L - order + 1, 0)) int64.
@@ -63,18 +65,18 @@ class NGramIndex:
             self._ranks.append(_rank(self._ranks[-1][:, :-1] * length + self._ranks[0][:, n:]))
         return self._ranks[order - 1]
 
-    def events(self, order: int) -> Events:
-        if order not in self._events:
-            self._events[order] = self._sort(order)
-        return self._events[order]
+    def events(self, order: int, shift: int) -> Events:
+        if (order, shift) not in self._events:
+            self._events[order, shift] = self._sort(order, shift)
+        return self._events[order, shift]
 
-    def _sort(self, order: int) -> Events:
+    def _sort(self, order: int, shift: int) -> Events:
         batch, length = self.tokens.shape
         device, ranks = self.tokens.device, self.ranks(order)
         gram = torch.empty(batch, length, 2, dtype=torch.int64, device=device)
         gram[:, :, 0], gram[:, :, 1] = length, length + 1
         gram[:, order - 1 :, 0] = ranks
-        gram[:, order:, 1] = ranks[:, :-1]
+        gram[:, order - 1 + shift :, 1] = ranks[:, : max(ranks.shape[1] - shift, 0)]
         keys = gram.flatten(1) * (2 * length) + torch.arange(2 * length, device=device)
         keys, _ = _sort(keys)
         code = keys.remainder(2 * length) if length else keys

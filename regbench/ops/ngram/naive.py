@@ -10,13 +10,13 @@ from torch.nn import functional as F
 from regbench.ops.ngram.index import NGramIndex
 
 
-def ngram_head(index: NGramIndex, hidden: Tensor, order: int) -> Tensor:
+def ngram_head(index: NGramIndex, hidden: Tensor, order: int, shift: int) -> Tensor:
     """See `regbench.ops.ngram.ngram_head`; the tokens are those of the index."""
-    attend = ngram_matches(index.tokens, order)
+    attend = ngram_matches(index.tokens, order, shift)
     return ngram_weights(attend, torch.promote_types(hidden.dtype, torch.float32)).to(hidden.dtype) @ hidden
 
 
-def ngram_matches(tokens: Tensor, order: int) -> Tensor:
+def ngram_matches(tokens: Tensor, order: int, shift: int = 1) -> Tensor:
     """Which positions an n-gram head attends to: tokens (B, L) -> (B, L, L) bool, a row for each position that looks back."""
     length = tokens.shape[1]
     same = tokens[:, :, None] == tokens[:, None, :]
@@ -24,7 +24,7 @@ def ngram_matches(tokens: Tensor, order: int) -> Tensor:
     for _ in range(order - 1):  # match[i, j] becomes same[i, j] and match[i - 1, j - 1]
         match = same & F.pad(match, (1, 0, 1, 0))[:, :length, :length]
     earlier = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril(-1)
-    return F.pad(match, (1, 0))[:, :, :length] & earlier
+    return F.pad(match, (shift, 0))[:, :, :length] & earlier
 
 
 def ngram_weights(attend: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:

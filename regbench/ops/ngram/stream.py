@@ -21,18 +21,19 @@ class NGramState:
     [0.0, 0.0, 2.0, 0.0, 5.0]
     """
 
-    def __init__(self, order: int = 1) -> None:
+    def __init__(self, order: int = 1, shift: int = 1) -> None:
         """The state before the first token, of a head as in `ngram_head`."""
         self.order = order
+        self.shift = shift
         self._recent: deque[list[int]] = deque(maxlen=order)  # one list of tokens for each step
-        self._last: list[tuple[int, ...]] = []  # the n-grams that ended at the last step
+        self._waiting: deque[list[tuple[int, ...]]] = deque()  # n-grams that ended less than `shift` steps ago
         self._slots: dict[tuple[int, ...], int] = {}  # (sequence, n-gram) -> row of the two tensors below
         self._sums: Tensor | None = None  # (capacity, D); row 0 stays zero, for n-grams that are new
         self._counts: Tensor | None = None  # (capacity, 1)
 
     @torch.no_grad()
     def step(self, tokens: Tensor, hidden: Tensor) -> Tensor:
-        """The next position of `ngram_head(tokens, hidden, order)`: (B,), (B, D) -> (B, D)."""
+        """The next position of `ngram_head(tokens, hidden, order, shift)`: (B,), (B, D) -> (B, D)."""
         if self._sums is None or self._counts is None:
             # In float64, so that a stream of any length stays equal to the parallel form.
             self._sums = hidden.new_zeros(1, hidden.shape[1], dtype=torch.float64)
@@ -43,10 +44,16 @@ class NGramState:
         grams = list(zip(range(len(tokens)), *self._recent, strict=True))
         rows = torch.tensor([self._slots.get(gram, 0) for gram in grams], dtype=torch.int64, device=hidden.device)
         out = (self._sums[rows] / self._counts[rows]).to(hidden.dtype)
-        last, self._last = self._last, grams
-        if not last:
-            return out
-        slots = [self._slots.setdefault(gram, len(self._slots) + 1) for gram in last]
+        self._waiting.append(grams)
+        if len(self._waiting) > self.shift:
+            self._add(self._waiting.popleft(), hidden)
+        return out
+
+    def _add(self, grams: list[tuple[int, ...]], hidden: Tensor) -> None:
+        """Adds hidden (B, D) to the sums of these n-grams."""
+        assert self._sums is not None
+        assert self._counts is not None
+        slots = [self._slots.setdefault(gram, len(self._slots) + 1) for gram in grams]
         lacking = len(self._slots) + 1 - len(self._sums)
         if lacking > 0:
             more = max(lacking, len(self._sums))  # at least twice as many, so that growing costs O(D) a step on average
@@ -55,7 +62,6 @@ class NGramState:
         rows = torch.tensor(slots, dtype=torch.int64, device=hidden.device)  # all different: the keys name the sequence
         self._sums[rows] += hidden
         self._counts[rows] += 1
-        return out
 
     @property
     def width(self) -> int:
@@ -65,4 +71,5 @@ class NGramState:
     def state_bytes(self) -> int:
         """Bytes of the tokens, sums and counts that it holds now, for all sequences, at 8 bytes a number."""
         recent = sum(len(tokens) for tokens in self._recent)
-        return 8 * (recent + len(self._last) * self.order + len(self._slots) * (self.order + self.width + 1))
+        waiting = sum(len(grams) for grams in self._waiting) * self.order
+        return 8 * (recent + waiting + len(self._slots) * (self.order + self.width + 1))

@@ -19,9 +19,9 @@ TILE = 16
 """Events that a program reads at a time."""
 
 
-def ngram_head(index: NGramIndex, hidden: Tensor, order: int) -> Tensor:
+def ngram_head(index: NGramIndex, hidden: Tensor, order: int, shift: int) -> Tensor:
     """See `regbench.ops.ngram.ngram_head`; the tokens are those of the index."""
-    return running_sums(hidden, index.events(order), scan)
+    return running_sums(hidden, index.events(order, shift), scan)
 
 
 def scan(values: Tensor, events: Events, backwards: bool) -> Tensor:
