@@ -7,7 +7,7 @@ two registers and a size of 4:
     a= 3  # 5  b= 1  a? 3  # 2  b? 1  a= 4 ...
 
 The values behind readings are scored. Between a writing and its reading stand s tokens, or a few more where other instructions
-have those places. What is to be ignored carries the same values as those that are written.
+have those places. What is to be ignored carries values too, by default the same as those that are written.
 
 With one register and two values this is the flip-flop language of *Exposing Attention Glitches with Flip-Flop Language Modeling*
 (Liu et al. 2023, arXiv:2306.00946): write, ignore, read. There writings and readings come at random; here the distance is chosen.
@@ -41,6 +41,7 @@ class DistanceParameters(ReachParameters):
     Attributes:
         n_registers: Registers that are written and read.
         n_values: Values that can be written.
+        n_noise: Tokens of their own behind #. 0: values stand there.
         length: Tokens of an instance. One of a size that does not fit is longer.
     """
 
@@ -48,6 +49,7 @@ class DistanceParameters(ReachParameters):
     beyond: tuple[Size, ...] = (256, 1024, 4096)
     n_registers: int = pydantic.Field(default=4, ge=1, le=26)
     n_values: int = pydantic.Field(default=16, ge=2, le=16_384)
+    n_noise: int = pydantic.Field(default=0, ge=0, le=16_384)
     length: int = pydantic.Field(default=256, ge=8, le=1 << 17, multiple_of=2)
 
     def length_of(self, size: int) -> int:
@@ -65,16 +67,17 @@ class Distance(DrawnReachTask):
 
     @cached_property
     def io(self) -> task.TokenIO:
-        """Writings a=, b=, ..., readings a?, b?, ..., #, the values and the separator."""
+        """Writings a=, b=, ..., readings a?, b?, ..., #, the values, the noise and the separator."""
         p = self.parameters
         registers = string.ascii_lowercase[: p.n_registers]
-        names = (*(f"{r}=" for r in registers), *(f"{r}?" for r in registers), "#", *map(str, range(p.n_values)), "|")
+        values, noise = map(str, range(p.n_values)), (f"#{i}" for i in range(p.n_noise))
+        names = (*(f"{r}=" for r in registers), *(f"{r}?" for r in registers), "#", *values, *noise, "|")
         return task.TokenIO.of(names, p.length_of(p.tested[-1]))
 
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters
         rows = np.zeros((n, 2, p.length_of(kind)), np.min_scalar_type(self.io.vocab_size))
-        threads.share(_fill, n, seed, start, kind, p.n_registers, p.n_values, rows)
+        threads.share(_fill, n, seed, start, kind, p.n_registers, p.n_values, p.n_noise, rows)
         return rows
 
     def chance(self, instances: Instances) -> FloatArray:
@@ -83,7 +86,7 @@ class Distance(DrawnReachTask):
 
 
 @njit(cache=True, nogil=True)
-def _fill(begin, end, seed, start, size, n_registers, n_values, rows):  # type: ignore[no-untyped-def]
+def _fill(begin, end, seed, start, size, n_registers, n_values, n_noise, rows):  # type: ignore[no-untyped-def]
     """Fills rows (N, 2, L); see `DrawnReachTask._draw`. A slot has two tokens. Registers take their slots one after the other."""
     n_slots, ignore = rows.shape[2] // 2, 2 * n_registers
     first, between = ignore + 1, size // 2
@@ -112,4 +115,6 @@ def _fill(begin, end, seed, start, size, n_registers, n_values, rows):  # type: 
             elif what < ignore:
                 drawn = values[what - n_registers]
                 rows[n, 1, 2 * slot + 1] = 1 + first + drawn
+            elif n_noise > 0:
+                drawn = n_values + below(rng, n_noise)
             rows[n, 0, 2 * slot + 1] = first + drawn
