@@ -259,7 +259,7 @@ _OVERVIEW = """
 await frame();
 const title = () => one(".panel h3").textContent;
 const shown = (selector) => all(selector).filter((element) => element.offsetHeight > 0).length;
-const rows = () => all(".overview tbody tr").filter((row) => !row.classList.contains("out"));
+const rows = () => all(".overview .board tbody tr").filter((row) => !row.classList.contains("out"));
 const marks = () => one(".reach").querySelectorAll("path:not([opacity])").length;
 const seen = { first: [title(), shown(".panel .reach"), shown(".panel figure"), marks()] };
 one("th[data-ability='state-reach-v1'] button").click();
@@ -273,10 +273,10 @@ const figures = all(".panel figure").filter((figure) => figure.offsetHeight > 0 
 seen.curves = [title(), shown(".panel .reach"), figures.map((figure) => figure.dataset.ability)];
 one("#families input[value='delta rule']").click();
 seen.family = rows().map((row) => row.dataset.family);
-const frameOf = one(".overview .scroll");
+const frameOf = one(".overview .board").parentElement;
 frameOf.scrollLeft = 5000;
 frameOf.scrollTop = 5000;
-const [box, name, head] = [frameOf, rows()[0].cells[0], one(".overview thead th")].map((e) => e.getBoundingClientRect());
+const [box, name, head] = [frameOf, rows()[0].cells[0], one(".overview .board thead th")].map((e) => e.getBoundingClientRect());
 seen.stays = [Math.abs(name.left - box.left) < 1, Math.abs(head.top - box.top) < 1, Math.abs(head.left - box.left) < 1];
 seen.fits = document.documentElement.scrollWidth <= innerWidth;
 let copied = "";

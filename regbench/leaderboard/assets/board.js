@@ -280,7 +280,7 @@ function overviewPart() {
   const families = [["", "all families"], ...FAMILIES.map((one) => [one, one])];
   choice(part.querySelector("#families"), "family", "family", families, "", (chosen) => {
     family = chosen;
-    for (const row of part.querySelectorAll("tbody tr")) row.classList.toggle("out", Boolean(family) && row.dataset.family !== family);
+    for (const row of part.querySelectorAll(".board tbody tr")) row.classList.toggle("out", Boolean(family) && row.dataset.family !== family);
     picture();
   });
   showAbility(data.overview.abilities[0]);
