@@ -255,7 +255,7 @@ def first_run() -> str:
 
 
 def reach() -> str:
-    """How far each architecture goes: sentences, the picture, and the first lines of the table."""
+    """How far each architecture goes: who goes farthest, the picture, and the first lines of the table."""
     stored = [one for track in ABILITIES for one in stored_in(ENTRIES / track)]
     evidence = {one.entry.digest: read_evidence(one) for one in stored}
     return "\n\n".join(abilities(rank([one.entry for one in stored], evidence=evidence), ".", most=10))

@@ -82,13 +82,21 @@ class SweepFolder:
                 raise UserError(
                     f"{self.path} was begun by regbench {then['regbench']}, and this is {version}; choose another --out"
                 )
+            gone = [before for key, before in then["groups"].items() if key not in asked]
             for group in groups:
-                mine = asked[group.key]["trials"]
-                before = then["groups"].get(group.key, {"trials": mine})["trials"]
-                if before != mine and any(map(self._is_trained, before)):
-                    raise UserError(
-                        f"{self.path} was begun with other trials for {group.label}, and they count; choose another --out"
-                    )
+                mine = asked[group.key]
+                own = {*mine["trials"], *mine["cells"]}
+                # With another `select` a group has another key. Its cells may still have been chosen among trials.
+                others = [
+                    before["trials"]
+                    for before in gone
+                    if own.intersection((*before["trials"], *before["cells"])) and not own.issuperset(before["trials"])
+                ]
+                for before in (then["groups"].get(group.key, mine)["trials"], *others):
+                    if before != mine["trials"] and any(map(self._is_trained, before)):
+                        raise UserError(
+                            f"{self.path} was begun with other trials for {group.label}, and they count; choose another --out"
+                        )
             for key, before in then["groups"].items():
                 mine = asked.setdefault(key, before)
                 if not mine["trials"]:  # other settings in `base` give the group other cells: they count, too

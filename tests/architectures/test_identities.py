@@ -181,12 +181,17 @@ def test_a_gradient_of_the_solution_may_be_very_small() -> None:
         torch.testing.assert_close(b * 2.0**60, a, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.ci
-def test_mesanet_is_what_flash_linear_attention_computes() -> None:
+def flash_linear_attention(op: str) -> Any:
+    """The naive forms of one of its operations. Where it is not installed the test is skipped."""
     pytest.importorskip("einops")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns where there is no GPU
-        naive = pytest.importorskip("fla.ops.mesa_net.naive")
+        return pytest.importorskip(f"fla.ops.{op}.naive")
+
+
+@pytest.mark.ci
+def test_mesanet_is_what_flash_linear_attention_computes() -> None:
+    naive = flash_linear_attention("mesa_net")
     q, k, written, g, ridge, _ = (tensor.detach().float() for tensor in solving())
     beta, H = (written * k).sum(-1), torch.zeros(2, 3, 4, 4)
     found, _ = ConjugateGradients.apply(q, k, written, g, ridge, H, 30)
@@ -231,10 +236,7 @@ def test_mlstm_is_what_the_paper_writes() -> None:
 @pytest.mark.ci
 @pytest.mark.parametrize("bias", [0.0, -4.0, 4.0])
 def test_forgetting_attention_is_what_flash_linear_attention_computes(bias: float) -> None:
-    pytest.importorskip("einops")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns where there is no GPU
-        naive = pytest.importorskip("fla.ops.forgetting_attn.naive")
+    naive = flash_linear_attention("forgetting_attn")
     model, x = make(ForgettingTransformer), inputs()
     with torch.no_grad():
         model.forget_gate.bias.fill_(bias)
@@ -277,10 +279,7 @@ def test_starting_values() -> None:
 
 @pytest.mark.ci
 def test_deltaproduct_is_what_flash_linear_attention_computes() -> None:
-    pytest.importorskip("einops")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns where there is no GPU
-        naive = pytest.importorskip("fla.ops.gated_delta_product.naive")
+    naive = flash_linear_attention("gated_delta_product")
     model = make(GatedDeltaProduct, n_h=2)
     q, k, v = torch.randn(2, 3, 20, 4), F.normalize(torch.randn(2, 3, 40, 4), dim=-1), torch.randn(2, 3, 40, 6)
     beta, g = 2 * torch.rand(2, 3, 40), F.logsigmoid(torch.randn(2, 3, 20))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import sys
 from dataclasses import replace
@@ -372,3 +373,15 @@ def test_a_run_on_a_track_with_other_lengths(
     assert "--seed is for a run" in capsys.readouterr().err
     assert cli.main(["evaluate", str(run_folder), "--track", "pfa-small-v1"]) == 2
     assert "pfa-small-v1 has other tokens" in capsys.readouterr().err
+
+
+def test_a_disk_that_is_full_at_the_end_is_told(
+    tiny: Track, learner: NGram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the page, after the predictions: the folder then holds no result, and the next evaluation may go there."""
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with monkeypatch.context() as patch:
+        patch.setattr("regbench.runner.score.write_report", Mock(side_effect=full))
+        with pytest.raises(UserError, match="the disk is full"):
+            regbench.evaluate(tiny, learner, out=tmp_path / "mine")
+    assert regbench.evaluate(tiny, learner, out=tmp_path / "mine") == read_result(tmp_path / "mine")

@@ -287,6 +287,21 @@ class TestTheFolder:
         with pytest.raises(UserError, match="was begun with other trials for average n_layers=1, and they count"):
             go(sweep(grid=alone), tmp_path / "out", made_up())
 
+    def test_trials_count_for_a_cell_without_select_too(self, sweep: Callable[..., Sweep], tmp_path: Path) -> None:
+        """Without `select` the winner is a group of its own. Its weights are those of a trial among others."""
+        go(sweep(), tmp_path / "out", made_up())
+        winner = {"arch": [str(tmp_path / "average.py")], "n_layers": [1], "training.learning_rate": [1e-2]}
+        with pytest.raises(UserError, match="was begun with other trials for average .*, and they count"):
+            go(sweep(grid=winner, select=None), tmp_path / "out", made_up())
+
+    def test_trials_of_a_shorter_training_count_too(self, sweep: Callable[..., Sweep], tmp_path: Path) -> None:
+        """They are other cells than those of the winner."""
+        rates = {"by": "validation", "over": ["training.learning_rate"], "with": {"training.train_tokens": 1000}}
+        go(sweep(select=rates), tmp_path / "out", made_up())
+        winner = {"arch": [str(tmp_path / "average.py")], "n_layers": [1], "training.learning_rate": [1e-2]}
+        with pytest.raises(UserError, match="was begun with other trials for average .*, and they count"):
+            go(sweep(grid=winner, select=None), tmp_path / "out", made_up())
+
     def test_more_groups_may_join(self, sweep: Callable[..., Sweep], tmp_path: Path) -> None:
         go(sweep(), tmp_path / "out", made_up())
         grid = {"arch": [str(tmp_path / "average.py")], "n_layers": [1, 2, 3], "training.learning_rate": [1e-3, 1e-2]}

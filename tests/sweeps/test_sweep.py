@@ -405,3 +405,15 @@ def test_a_seeds_folder_of_another_training(tiny_file: Path, tmp_path: Path) -> 
     record = runner.score_seed(one, 0, tmp_path / "cell")
     assert record.steps == trained.steps
     assert record.training_curve[-1].validation_loss == trained.progress.validation_loss
+
+
+def test_what_a_killed_process_left_in_a_cell_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of a checkpoint; the checkpoint before it stays."""
+    monkeypatch.setattr(runner, "train_seed", lambda *_: None)
+    left, kept = tmp_path / ".resume.safetensors.abcd_123.part", tmp_path / "resume.safetensors"
+    for path in (left, kept):
+        path.write_text("")
+    job = Job("train", str(tmp_path), Config(track="pfa-small-v1", architecture="lstm"), 0, "lstm")
+    assert do(job, tmp_path, lambda _: None) == Ended()
+    assert kept.exists()
+    assert not left.exists()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,15 @@ from regbench.data.text.sources import Document, Files, StandardLibrary
 from regbench.utils.errors import UserError
 
 from .conftest import write_corpus
+
+TOKENISE = """
+import sys
+from pathlib import Path
+from regbench.data.text.corpus import Corpus
+from regbench.data.text.sources import Files
+corpus = Corpus(Files(Path(sys.argv[1])), 400)
+print(corpus.digest, corpus.packed.tokens.sum())
+"""
 
 
 def test_every_document_is_in_one_split(folder: Path) -> None:
@@ -217,3 +228,15 @@ def test_another_python_has_another_digest(monkeypatch: pytest.MonkeyPatch) -> N
     assert read_index(StandardLibrary())[0].digest == here
     monkeypatch.setattr("platform.python_version", lambda: "3.99.0")
     assert read_index(StandardLibrary())[0].digest != here
+
+
+def test_two_processes_at_once_agree(folder: Path, own_cache: Path) -> None:
+    processes = [
+        subprocess.Popen([sys.executable, "-c", TOKENISE, str(folder)], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = {process.communicate(timeout=120)[0] for process in processes}
+    assert all(process.returncode == 0 for process in processes)
+    (line,) = said
+    corpus = Corpus(Files(folder), 400)
+    assert line.split() == [corpus.digest, str(corpus.packed.tokens.sum())]
