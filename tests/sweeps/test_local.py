@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -124,6 +125,12 @@ def plugin(tmp_path: Path) -> Path:
     path = tmp_path / "average.py"
     path.write_text(AVERAGE)
     return path
+
+
+def test_a_process_that_dies_within_a_line_is_known_to_be_dead(tmp_path: Path) -> None:
+    engine, worker = LocalEngine(Share(1, 1), tmp_path / "log"), object()
+    engine._listen(worker, io.StringIO('{"a": 1}\n{"b"'))  # type: ignore[arg-type]
+    assert [engine._events.get(timeout=1) for _ in range(2)] == [(worker, {"a": 1}), (worker, None)]
 
 
 def test_a_pool_that_did_nothing_leaves_the_log_of_another(tmp_path: Path) -> None:
