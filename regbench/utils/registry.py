@@ -224,7 +224,8 @@ def source_files(cls: type[Any]) -> list[Path]:
     return sorted(sources_of(cls.__module__, _loaded))
 
 
-def imported_modules(content: bytes, package: str, root: str) -> set[str]:
+@lru_cache(maxsize=1024)  # a board asks for the same files with each entry
+def imported_modules(content: bytes, package: str, root: str) -> frozenset[str]:
     """Names of the modules inside the package `root` that a file imports, with the inner packages that they are in.
 
     A name may be no module: `from a.b import c` gives a.b and a.b.c, whatever c is. Relative imports start in `package`.
@@ -238,7 +239,7 @@ def imported_modules(content: bytes, package: str, root: str) -> set[str]:
                 base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
                 names += [f"{base}.{alias.name}" for alias in node.names]
     parts = [name.split(".") for name in names]
-    return {".".join(own[:depth]) for own in parts if own[0] == root for depth in range(2, len(own) + 1)}
+    return frozenset(".".join(own[:depth]) for own in parts if own[0] == root for depth in range(2, len(own) + 1))
 
 
 def sources_of(module: str, find: Callable[[str], tuple[File, bytes, str] | None]) -> dict[File, bytes]:
