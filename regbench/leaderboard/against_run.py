@@ -32,14 +32,14 @@ from regbench.evaluation.baselines import Progress
 from regbench.evaluation.predictions import Predictions, expected_arrays
 from regbench.leaderboard.claim import Case, Findings, Note, Reference, RunFolder, find_reference
 from regbench.leaderboard.entry import InstanceScores
-from regbench.leaderboard.figures import rescored
+from regbench.leaderboard.figures import apart, rescored
 from regbench.leaderboard.origin import is_built_in
 from regbench.metrics.scores import score, score_records
 from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Options
 from regbench.models.model import ModelPredictor, manual_seed
 from regbench.models.predictor import predict_in_batches, rows_at_once
-from regbench.results import Curve, SeedRecord
+from regbench.results import SeedRecord
 from regbench.tasks.base import IO, TokenIO, VectorIO
 from regbench.tracks import Track
 from regbench.training.checkpoint import load_model, load_weights
@@ -77,7 +77,7 @@ def predictions(case: Case) -> Iterator[str]:
         scores, curves = score_records(one.scores)
         yield from (f"seed {seed.seed}: {fault}" for fault in rescored(seed.scores, scores))
         for metric in scores:
-            if not _same_curve(seed.curves[metric], curves[metric]):
+            if apart(seed.curves[metric], curves[metric]).max() > 1.5e-6:
                 yield f"seed {seed.seed}: the curve of {metric} is not that of the predictions"
     if case.instances is not None:
         own = InstanceScores.of([one.scores for one in case.scored])
@@ -85,15 +85,6 @@ def predictions(case: Case) -> Iterator[str]:
             for metric in sums:
                 if not np.allclose(claimed[metric], sums[metric], rtol=1.1e-6, atol=1e-12):
                     yield f"seed {seed.seed}: instances: {metric} is not that of the predictions"
-
-
-def _same_curve(claimed: Curve, real: Curve) -> bool:
-    if (claimed.position, claimed.count, claimed.axis) != (real.position, real.count, real.axis):
-        return False
-    pairs = [(claimed.value, real.value)]
-    if real.stderr is not None:
-        pairs.append((claimed.stderr or [], real.stderr))
-    return all(len(a) == len(b) and np.allclose(a, b, rtol=0.0, atol=1.5e-6) for a, b in pairs)
 
 
 # --- What its weights predict. ---
