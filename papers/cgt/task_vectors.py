@@ -48,7 +48,7 @@ class TaskVectors:
     unprompted: ScoreRecord  # the model reads the text only
     validation: Mapping[Place, Mapping[int, ScoreRecord]]  # by place and block, the score on the validation split
     block: Mapping[Place, int]  # by place, the block that is best there, from 1
-    scores: Mapping[Place, ScoreRecord]  # by place, the score on the split that was asked for, with this block
+    task_vector: Mapping[Place, ScoreRecord]  # by place, the score on the split that was asked for, with this block
 
 
 def task_vectors(trained: Trained, split: str, limit: int) -> TaskVectors:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -87,11 +87,6 @@ class Attention:
             else:
                 raise UserError(f"unknown head '{part}'; heads are {names[0]} to {names[-1]}")
         return [head for head in self.heads if head in found]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As `attention.json` holds it."""
-        heads = [asdict(head) | {"mass": _plain(head.mass), "per_key": _plain(head.per_key)} for head in self.heads]
-        return asdict(self) | {"heads": heads}
 
 
 class _Sums:
@@ -178,10 +173,6 @@ class Ablation:
     after: dict[str, ScoreRecord]  # by score the model without the heads
     change: dict[str, ScoreRecord]  # by score the difference, with the standard error of paired instances
 
-    def to_dict(self) -> dict[str, Any]:
-        """As `attention.json` holds it."""
-        return {"heads": self.heads} | {name: _plain(getattr(self, name)) for name in ("before", "after", "change")}
-
 
 def ablate(trained: Trained, instances: Instances, heads: Sequence[Head]) -> Ablation:
     """Scores a model with and without some heads."""
@@ -230,10 +221,6 @@ def _rows(instances: Instances, model: Model) -> int:
     length = instances.tokens.shape[1]
     heads = max(1, int(getattr(model.options, "n_heads", 1)) + len(getattr(model.options, "extra_ngram_heads", ())))
     return max(1, BATCH_BYTES // (4 * length * length * (2 * heads + 2 * (len(KINDS) + len(CONTRASTS)))))
-
-
-def _plain(records: dict[str, ScoreRecord]) -> dict[str, dict[str, float]]:
-    return {name: record.model_dump() for name, record in records.items()}
 
 
 def labels(trained: Trained, instances: Instances, number: int) -> list[str]:

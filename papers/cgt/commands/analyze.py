@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.table import Table
 
@@ -142,7 +143,7 @@ def _task_vectors(trained: Trained, folder: Path, title: str, arguments: argpars
         step("measuring task vectors")
         found = task_vectors(trained, arguments.split, arguments.limit)
     rows = {"the prompt and the text": str(found.prompted)}
-    for place, score in found.scores.items():
+    for place, score in found.task_vector.items():
         rows[f"the text, with a vector at the {place} (block {found.block[place]})"] = str(score)
     rows["the text"] = str(found.unprompted)
     _print(title, "what is read", METRICS[found.metric].label, rows, console)
@@ -151,12 +152,7 @@ def _task_vectors(trained: Trained, folder: Path, title: str, arguments: argpars
         "architecture": trained.architecture,
         "seed": trained.seed,
         "split": arguments.split,
-        "metric": found.metric,
-        "prompted": found.prompted.model_dump(),
-        "unprompted": found.unprompted.model_dump(),
-        "validation": {p: {b: s.model_dump() for b, s in each.items()} for p, each in found.validation.items()},
-        "block": dict(found.block),
-        "task_vector": {p: score.model_dump() for p, score in found.scores.items()},
+        **to_jsonable_python(found),
     }
     path = folder / "task_vectors.json"
     write_json(path, content)

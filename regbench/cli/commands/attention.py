@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.table import Table
 
@@ -58,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.analysis.attention import ablate, measure
     from regbench.analysis.trained import load_named
-    from regbench.utils.files import atomic_write, explain_full_disk, require_writable
+    from regbench.utils.files import explain_full_disk, require_writable, write_json
 
     if arguments.limit < 2:
         raise UserError(f"--limit {arguments.limit} is too few: two instances or more")
@@ -91,15 +91,14 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         "track": trained.track.name,
         "seed": trained.seed,
         "split": arguments.split,
-        **found.to_dict(),
+        **to_jsonable_python(found),
     }
     if chosen:
         effect = ablate(trained, instances, chosen)
-        record["ablation"] = effect.to_dict()
+        record["ablation"] = to_jsonable_python(effect)
         console.print(_ablation_table(effect, arguments.ablate))
     with explain_full_disk(folder):
-        with atomic_write(folder / "attention.json") as file:
-            json.dump(record, file, indent=1)
+        write_json(folder / "attention.json", record)
         maps = _draw(trained, instances, found, folder, arguments.instance, begin, end)
     pictures = f"{maps} map{'s' * (maps != 1)}"
     print_line(f"attention.json, heads.png and {pictures}: {folder}", console)

@@ -93,7 +93,7 @@ def test_the_scores_are_those_of_single_texts_read_one_by_one(trained: Trained) 
             outs["query"] = patched(model, text, block, answers, states)
         for name, out in outs.items():
             hits[name] += (out[0].argmax(-1)[torch.from_numpy(scored)] == target).tolist()
-    scores = {"prompted": found.prompted, "unprompted": found.unprompted, **found.scores}
+    scores = {"prompted": found.prompted, "unprompted": found.unprompted, **found.task_vector}
     assert {name: score.value for name, score in scores.items()} == pytest.approx(
         {name: np.mean(each) for name, each in hits.items()}
     )
