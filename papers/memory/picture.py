@@ -6,25 +6,21 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from papers.memory.study import Panel, Study
-from regbench.report.pictures import COLOURS, DASHES, MARKERS, STYLE, save_picture
+from regbench.report.pictures import COLOURS, DASHES, MARKERS, drawing
 
 _GUIDES: tuple[Any, ...] = ((0, (1, 2)), (0, (4, 4)), "-")
 
 
 def draw(study: Study, title: str, path: Path) -> None:
     """Draws the panels of a study side by side."""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(5.2 * len(study.panels), 5.2), layout="constrained")
+    with drawing(path, (5.2 * len(study.panels), 5.2)) as figure:
         for axes, panel in zip(figure.subplots(1, len(study.panels), squeeze=False).flat, study.panels, strict=True):
             _draw_panel(axes, panel)
         figure.suptitle(title, x=0.01, ha="left")
-        save_picture(figure, path, 130)
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:

@@ -9,12 +9,10 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from regbench.cli.lines import print_line
-from regbench.report.pictures import COLOURS, STYLE, save_picture
+from regbench.report.pictures import COLOURS, STYLE, drawing
 from regbench.report.table import markdown_table, narrow, narrow_table
 from regbench.utils.files import atomic_write, explain_full_disk, write_rows
 
@@ -67,8 +65,8 @@ class Report:
 @contextmanager
 def picture(rows: int, columns: int, title: str, path: Path, **shared: Any) -> Iterator[Any]:
     """The panels of a picture, (rows, columns), to draw into. Then they get one legend and the title, and are written."""
-    with mpl.rc_context({**STYLE, "axes.titlesize": 10}):
-        figure = Figure(figsize=(1.4 + 3.0 * max(2, columns), 1.4 + 2.5 * rows), layout="constrained")
+    size = 1.4 + 3.0 * max(2, columns), 1.4 + 2.5 * rows
+    with drawing(path, size, {**STYLE, "axes.titlesize": 10}, 110) as figure:
         panels = figure.subplots(rows, columns, squeeze=False, **shared)
         yield panels
         known: dict[str, Any] = {}
@@ -77,7 +75,6 @@ def picture(rows: int, columns: int, title: str, path: Path, **shared: Any) -> I
             known |= dict(zip(labels, handles, strict=True))
         figure.legend(list(known.values()), list(known), loc="outside lower center", ncols=len(known), frameon=False)
         figure.suptitle(fill(title, int(12 * figure.get_figwidth())), x=0.01, ha="left", fontsize=11)
-        save_picture(figure, path)
 
 
 def diverging(gains: dict[float, float] | Any) -> str:

@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from regbench.analysis.errors import FEATURES, Bin
-from regbench.report.pictures import COLOURS, DARKER, MARKERS, drawing, line_look, white_lines
+from regbench.report.pictures import COLOURS, DARKER, MARKERS, drawing, heat_map, line_look
 from regbench.utils.arrays import FloatArray
 
 if TYPE_CHECKING:
@@ -32,27 +32,12 @@ def plot_heads(
     rows, columns = mass.shape
     with drawing(path, (2.2 + 0.62 * columns, 1.3 + 0.26 * rows), _STYLE, 110) as figure:
         axes = figure.subplots()
-        axes.imshow(mass, cmap=MORE_IS_DARKER, vmin=0.0, vmax=1.0, aspect="auto")
-        axes.set_xticks(range(columns), sets, rotation=40, ha="left", rotation_mode="anchor")
-        axes.xaxis.tick_top()
-        axes.set_yticks(range(rows), names)
-        white_lines(axes, rows, columns)
-        for label, kind in zip(axes.get_yticklabels(), kinds, strict=True):
-            label.set_fontstyle("normal" if kind else "italic")
-        for i in range(rows):
-            for j in range(columns):
-                chosen = kinds[i] == sets[j]
-                axes.text(
-                    j,
-                    i,
-                    f"{mass[i, j]:.2f}".removeprefix("0"),
-                    ha="center",
-                    va="center",
-                    fontsize=8,
-                    weight="bold" if chosen else "normal",
-                    color="white" if mass[i, j] > 0.65 else "#222222",
-                )
-            axes.text(columns - 0.4, i, kinds[i], va="center", weight="normal" if kinds[i] == "mixed" else "bold")
+        _, numbers = heat_map(axes, mass, names, sets, 1.0, cmap=MORE_IS_DARKER, aspect="auto")
+        for i, kind in enumerate(kinds):
+            axes.get_yticklabels()[i].set_fontstyle("normal" if kind else "italic")
+            axes.text(columns - 0.4, i, kind, va="center", weight="normal" if kind == "mixed" else "bold")
+            for number, name in zip(numbers[i], sets, strict=True):
+                number.set(fontsize=8, weight="bold" if kind == name else "normal")
         figure.suptitle(title, x=0.02, ha="left", fontsize=10)
 
 
