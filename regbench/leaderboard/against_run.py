@@ -95,8 +95,7 @@ class Asked:
     """What a model is asked: tokens and their lengths, and nothing else of the instances."""
 
     instances: Instances
-    last: bool = False
-    """Whether only the prediction of the last token of each is wanted."""
+    last: bool = False  # whether only the prediction of the last token of each is wanted
 
     def rows(self, io: IO, model: Any, progress: Progress = lambda done, total: None) -> NDArray[Any]:
         """(T, V): a row for each token, as stored predictions have them; or for each instance."""

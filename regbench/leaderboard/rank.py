@@ -48,34 +48,24 @@ FIRST = (
 
 @dataclass(frozen=True)
 class Row:
-    """One predictor on a board.
-
-    Attributes:
-        scores: By metric. Of an entry the mean over seeds, with its standard error over seeds. Of a baseline the mean, with
-            its standard error over instances.
-        normalized: The normalized score by the main score: 0 chance, 1 oracle. None where the track has no such baselines.
-        rank: 1 for the best mean. None of a baseline, of an entry with less than the full budget, and of a claimed entry on a
-            board with higher tiers.
-        ties: The best and the worst rank that the test leaves open: 1 + the number of entries that are ahead, and the number of
-            entries that are not behind. Both are `rank` without a tie. None without a rank.
-        better: The names of the ranked entries that are ahead of it. They need not be the first ones.
-        learned: How many seeds of an entry have learned, and of how many, where some have not. Else None.
-        budget_share: The share of the track's training tokens that an entry used. With less than `FULL` it has no rank.
-        provisional: Whether no entry of its board is reproduced, so that ranks are shown in brackets.
-    """
+    """One predictor on a board."""
 
     name: str
+    # by metric. Of an entry the mean over seeds, with its standard error over seeds; of a baseline the error is over instances
     scores: Mapping[str, ScoreRecord]
-    normalized: float | None
+    normalized: float | None  # by the main score: 0 chance, 1 oracle. None where the track has no such baselines
+    # 1 for the best mean. None of a baseline, of less than the full budget, and of a claimed entry on a board with higher tiers
     rank: int | None = None
+    # the best and the worst rank that the test leaves open: 1 + the number of entries that are ahead, and the number of entries
+    # that are not behind. Both are `rank` without a tie. None without a rank
     ties: tuple[int, int] | None = None
-    better: frozenset[str] = frozenset()
-    learned: tuple[int, int] | None = None
+    better: frozenset[str] = frozenset()  # the names of the ranked entries ahead. They need not be the first ones
+    learned: tuple[int, int] | None = None  # how many seeds have learned, and of how many, where some have not
     entry: Entry | None = None
     baseline: BaselineRecord | None = None
     evidence: Evidence | None = None
-    budget_share: float = 1.0
-    provisional: bool = False
+    budget_share: float = 1.0  # of the track's training tokens. With less than `FULL` it has no rank
+    provisional: bool = False  # whether no entry of its board is reproduced, so that ranks are shown in brackets
 
     @property
     def kind(self) -> Literal["entry", "baseline"]:
@@ -133,26 +123,21 @@ class Row:
 
 @dataclass(frozen=True)
 class Board:
-    """One track's entries and baselines, best first by the main score, which is the first of `metrics`.
-
-    Attributes:
-        summary: The track in one line.
-        digest: The digest of the track's definition.
-        n_instances: The size of the test split.
-        priors: What is expected of the seeds, by score. Empty where there are too few entries to fit it.
-        language_models: Those that were scored on this track, best first. They have no rank.
-    """
+    """One track's entries and baselines, best first by the main score."""
 
     track: str
-    summary: str
-    digest: str
-    main_score: str
-    metrics: tuple[str, ...]
+    summary: str  # the track in one line
+    digest: str  # of the track's definition
+    metrics: tuple[str, ...]  # the main score first
     known: Metrics
-    n_instances: int
+    n_instances: int  # the size of the test split
     rows: tuple[Row, ...]
-    priors: Priors = field(default_factory=dict)
-    language_models: tuple[LanguageModelEntry, ...] = ()
+    priors: Priors = field(default_factory=dict)  # what is expected of the seeds. Empty with too few entries to fit it
+    language_models: tuple[LanguageModelEntry, ...] = ()  # best first. They have no rank
+
+    @property
+    def main_score(self) -> str:
+        return self.metrics[0]
 
     @property
     def entries(self) -> list[Entry]:
@@ -264,7 +249,6 @@ def _board(
         track=first.track,
         summary=track_names().get(first.track, ""),
         digest=digest,
-        main_score=main,
         metrics=tuple(first.metrics),
         known=known,
         n_instances=len(first.instances.counts),

@@ -36,19 +36,13 @@ class Reproduction:
     """An entry beside its second run."""
 
     stored: Stored
-    result: Result
-    """Of the second run, as is the folder."""
+    result: Result  # of the second run, as is the folder
     folder: Path
-    changes: dict[str, Change]
-    """By score, from the entry to the run."""
-    far: bool
-    """Whether the mean main score is far from the entry's by the noise of the entry alone; see `is_far`."""
-    means: dict[str, tuple[float, float]]
-    """By score, over seeds, of the entry and of the run."""
-    identical: tuple[int, ...]
-    """The seeds whose predictions are the same to the bit."""
-    errors: dict[str, float]
-    """By score, the standard error over instances of the run's mean over seeds."""
+    changes: dict[str, Change]  # by score, from the entry to the run
+    far: bool  # whether the mean main score is far from the entry's by the noise of the entry alone; see `is_far`
+    means: dict[str, tuple[float, float]]  # by score, over seeds, of the entry and of the run
+    identical: tuple[int, ...]  # the seeds whose predictions are the same to the bit
+    errors: dict[str, float]  # by score, the standard error over instances of the run's mean over seeds
 
     @property
     def entry(self) -> Entry:

@@ -138,12 +138,9 @@ def _text(result: Result) -> str:
 @dataclass
 class Submission:
     findings: Findings
-    path: Path | None = None
-    """The entry's file. None if the run was refused."""
-    replaced: list[Path] = field(default_factory=list)
-    """Files of earlier entries that were overwritten."""
-    removed: list[Path] = field(default_factory=list)
-    """Files of earlier entries that are gone."""
+    path: Path | None = None  # the entry's file. None if the run was refused
+    replaced: list[Path] = field(default_factory=list)  # files of earlier entries that were overwritten
+    removed: list[Path] = field(default_factory=list)  # files of earlier entries that are gone
 
 
 def submit(
