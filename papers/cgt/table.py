@@ -52,11 +52,8 @@ class Mean:
     @classmethod
     def of(cls, scores: Sequence[ScoreRecord]) -> Mean:
         """The mean of the scores of all seeds."""
-        values = [score.value for score in scores]
-        if len(values) == 1:
-            return cls(values[0], scores[0].stderr, (values[0],))
-        stderr = float(np.std(values, ddof=1) / np.sqrt(len(values)))
-        return cls(float(np.mean(values)), stderr, tuple(values))
+        mean = ScoreRecord.over_seeds(scores)
+        return cls(mean.value, mean.stderr, tuple(score.value for score in scores))
 
 
 @dataclass(frozen=True)

@@ -198,19 +198,6 @@ def _run_suite(begin: Callable[[Reporter], Path], jobs: int | None, console: Con
     return 0
 
 
-def _given(arguments: argparse.Namespace) -> dict[str, object]:
-    """What the command line says, by the keys of a configuration; settings apart."""
-    named = {
-        "track": arguments.track,
-        "architecture": arguments.arch,
-        "seeds": arguments.seed,
-        "backend": arguments.backend,
-        "device": arguments.device,
-        "trials": arguments.trials,
-    }
-    return {key: value for key, value in named.items() if value is not None}
-
-
 def _config(arguments: argparse.Namespace) -> Config:
     """The file of --config, where there is one, with what the command line says put in its place; settings one by one."""
     from regbench.config import Config, read_config
@@ -220,9 +207,10 @@ def _config(arguments: argparse.Namespace) -> Config:
     base: dict[str, Any] = {**DEFAULTS}
     if arguments.config is not None:
         base = read_config(Path(arguments.config)).model_dump()
-    given = _given(arguments) | {"settings": {**base.get("settings", {}), **settings}}
+    flags = {"architecture": "arch", "seeds": "seed", **{key: key for key in ("track", "backend", "device", "trials")}}
+    given = {key: value for key, flag in flags.items() if (value := getattr(arguments, flag)) is not None}
     with explain_validation("run", Config.model_fields):
-        return Config(**{**base, **given})
+        return Config(**{**base, **given, "settings": {**base.get("settings", {}), **settings}})
 
 
 def _refuse_more_than_resume(arguments: argparse.Namespace) -> None:
