@@ -52,7 +52,6 @@ class TaskVectors:
 
 
 def task_vectors(trained: Trained, split: str, limit: int) -> TaskVectors:
-    """Measures task vectors of one model."""
     count = len(_blocks(trained.model))
     if count < 2:
         raise UserError(f"{trained.folder} has one block: a task vector is put after a block and read by the next")
@@ -125,11 +124,9 @@ class _Reading:
         self.size = rows_at_once(self.task.io, self.instances.tokens.shape[1], 32)
 
     def prompted(self) -> ScoreRecord:
-        """The score with the prompt."""
         return self._score(lambda tokens, chosen, at: self.model(tokens)[np.arange(len(at))[:, None], at])
 
     def unprompted(self) -> ScoreRecord:
-        """The score without it."""
         return self._score(lambda tokens, chosen, at: self.model(_text(tokens, at)))
 
     def with_vectors(self, place: Place, block: int) -> ScoreRecord:

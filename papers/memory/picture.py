@@ -16,7 +16,6 @@ _GUIDES: tuple[Any, ...] = ((0, (1, 2)), (0, (4, 4)), "-")
 
 
 def draw(study: Study, title: str, path: Path) -> None:
-    """Draws the panels of a study side by side."""
     with drawing(path, (5.2 * len(study.panels), 5.2)) as figure:
         for axes, panel in zip(figure.subplots(1, len(study.panels), squeeze=False).flat, study.panels, strict=True):
             _draw_panel(axes, panel)

@@ -42,12 +42,10 @@ class Measured:
         return max((b - a for a, b in pairwise(self.steps)), default=0)
 
     def memories(self) -> list[str]:
-        """The names of the memories whose recall was measured."""
         return [name.removeprefix(RECALL) for name in self.figures if name.startswith(RECALL)]
 
 
 def read_measured(folder: str | Path) -> list[Measured]:
-    """The figures of every seed of a run."""
     folder = Path(folder)
     config, found = read_run(folder), []
     for seed in config.seeds:

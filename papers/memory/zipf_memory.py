@@ -210,7 +210,6 @@ def _embeddings(rng: np.random.Generator, count: int, d: int) -> FloatArray:
 
 
 def _with_error(values: FloatArray) -> str:
-    """A mean with its standard error."""
     return f"{values.mean():.4f} ({values.std(ddof=1) / len(values) ** 0.5:.4f})"
 
 

@@ -19,7 +19,6 @@ BINS = 8
 
 
 def report(rows: Sequence[Row], track: str, split: str, limit: int, steps: int) -> Report:
-    """What is shown of runs on a track."""
     words = "one step" if steps == 1 else f"{steps} steps"
     title = f"{track}, {split} split, at most {limit} instances: behind a segment, before and after {words} on it"
     table = [_cells(row) for row in rows]
@@ -125,5 +124,4 @@ def _draw(rows: Sequence[Row], title: str, path: Path) -> None:
 
 
 def _bin_width(outcome: Outcome) -> int:
-    """The width of a bin of distance."""
     return max(1, -(-int(outcome.distance[outcome.behind].max() + 1) // BINS))

@@ -165,7 +165,6 @@ def _measure(
     queries: int,
     limit: int,
 ) -> _Measured:
-    """Every prompt of a split."""
     track = models[0].track
     instances, train = track.instances(split)[:limit], track.instances("train")[:queries]
     cuts, behind = behind_segment(track, split, instances, place)

@@ -14,7 +14,6 @@ from regbench.report.table import signed
 
 
 def report(found: Sequence[Distillation], track: str, split: str, limit: int, queries: int) -> Report:
-    """What is shown of runs on a track."""
     others = [METRICS[m].heading for m in found[0].prompted.before if m != "nll"]
     columns = [
         "run",

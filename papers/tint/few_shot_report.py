@@ -14,7 +14,6 @@ HEADINGS = {PLAIN: "accuracy ↑", CALIBRATED: "calibrated ↑", MEDIAN: "at-the
 
 
 def report(rows: Sequence[FewShotRow], track: str, split: str, limit: int) -> Report:
-    """What is shown of runs on a track."""
     accuracies = [metric for metric in HEADINGS if metric in rows[0].values]
     heads = [HEADINGS[metric] for metric in accuracies]
     least = ["format", "loss", "way", "steps", "rate"]

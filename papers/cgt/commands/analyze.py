@@ -36,7 +36,6 @@ examples:
 
 
 def configure(analyze: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     analyze.add_argument("folder", nargs="+", metavar="DIR", help="a run folder; several: a table")
     analyze.add_argument(
         "--table",
@@ -73,7 +72,6 @@ def configure(analyze: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Analyses one run, or makes a table of several."""
     if arguments.limit < 4:
         raise UserError(f"--limit {arguments.limit} is too few: four instances or more")
     if len(arguments.folder) == 1 and arguments.table is arguments.cuts is None:
@@ -84,7 +82,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _one(arguments: argparse.Namespace, console: Console) -> int:
-    """Everything about one model."""
     from papers.cgt.modes import has_summary
     from papers.cgt.study import study
     from regbench.analysis.trained import load_to_ask
@@ -161,7 +158,6 @@ def _task_vectors(trained: Trained, folder: Path, title: str, arguments: argpars
 
 
 def _several(arguments: argparse.Namespace, console: Console) -> int:
-    """The table."""
     from papers.cgt import table_forms
     from papers.cgt.table import tabulate
     from regbench.analysis.trained import own_track

@@ -32,7 +32,6 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="which study; without it, all are listed")
     parser.add_argument("--draws", type=int, metavar="N", help="how many times embeddings are drawn")
     parser.add_argument("--seed", type=int, metavar="N", help="the seed of all draws (default: 0)")
@@ -42,7 +41,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Lists the studies, or runs one."""
     from papers.memory.study import run_study, study_names
     from regbench.utils.files import require_writable
 
@@ -80,7 +78,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _write(study: Study, name: str, folder: Path, console: Console) -> None:
-    """Writes a CSV file for each table, and the picture."""
     from papers.memory.picture import draw
     from regbench.utils.files import explain_full_disk, write_rows
 
