@@ -17,11 +17,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import pydantic
 import safetensors
 import safetensors.torch
 from numpy.typing import NDArray
@@ -40,7 +41,7 @@ from regbench.models.mixer import Options
 from regbench.models.model import ModelPredictor, manual_seed
 from regbench.models.predictor import predict_in_batches, rows_at_once
 from regbench.results import SeedRecord
-from regbench.tasks.base import IO, TokenIO, VectorIO
+from regbench.tasks.base import IO, VectorIO
 from regbench.tracks import Track
 from regbench.training.checkpoint import load_model, load_weights
 from regbench.training.progress import now_and_then
@@ -62,6 +63,8 @@ SECONDS, MEMORY_BYTES, FOLDER_BYTES, LOG_BYTES = 3600, 8 << 30, 1 << 28, 1 << 24
 
 _MOST_NUMBERS = 1 << 20
 """Of a checkpoint that are no parameters: buffers. Beside these it may have eight for each parameter."""
+
+_IO: pydantic.TypeAdapter[IO] = pydantic.TypeAdapter(IO)
 
 
 # --- What a run wrote down. ---
@@ -267,7 +270,7 @@ def predict_isolated(run: RunFolder, source: bytes, reference: Reference, asked:
     """What a stranger's file predicts. It is given what `_job` reads, in a folder that it cannot write to."""
     if not can_isolate():
         raise UserError("a stranger's code runs only under bubblewrap: install it (apt install bubblewrap), on Linux")
-    record, io = run.result.architecture, reference.track.task.io
+    record = run.result.architecture
     seeds = [seed.seed for seed in run.result.seeds]
     with tempfile.TemporaryDirectory(prefix="regbench-job-") as name, tempfile.TemporaryFile() as log:
         job = Path(name)
@@ -276,12 +279,13 @@ def predict_isolated(run: RunFolder, source: bytes, reference: Reference, asked:
             (job / f"{seed}.safetensors").write_bytes(checkpoint_of(run, seed))
         for i, one in enumerate(asked):
             np.savez(job / f"{i}.npz", tokens=one.instances.tokens, lengths=one.instances.lengths)
-        about: dict[str, Any] = {
+        about = {
             "class": registry.as_file(run.configuration.architecture)[1],
             "options": record.options,
             "seeds": seeds,
+            "io": _IO.dump_python(reference.track.task.io),
+            "last": [one.last for one in asked],
         }
-        about |= {"io": asdict(io), "vectors": isinstance(io, VectorIO), "last": [one.last for one in asked]}
         (job / "about.json").write_text(json.dumps(about))
         process = subprocess.Popen(_command(job), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
         timer = threading.Timer(SECONDS, process.kill)
@@ -365,10 +369,7 @@ def _job() -> None:
     out, job = os.fdopen(os.dup(1), "wb"), Path("/job")
     os.dup2(2, 1)  # what the stranger prints is no prediction
     about = json.loads((job / "about.json").read_text())
-    if not about["vectors"]:
-        about["io"]["names"] = tuple(about["io"]["names"])
-    io: IO = (VectorIO if about["vectors"] else TokenIO)(**about["io"])
-    asked = []
+    io, asked = _IO.validate_python(about["io"]), []
     for i, last in enumerate(about["last"]):
         with np.load(job / f"{i}.npz") as arrays:
             tokens = arrays["tokens"]
