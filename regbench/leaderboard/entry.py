@@ -184,6 +184,11 @@ def canonical(content: Any) -> str:
     return "".join(_lines(content, 0)) + "\n"
 
 
+def text_of(model: pydantic.BaseModel) -> str:
+    """The one way to write a model. In it 1, 1.0 and true differ."""
+    return canonical(model.model_dump(mode="json"))
+
+
 def parse_entry(content: Any, where: str) -> Entry:
     """An entry from plain dictionaries; `where`: the file's name, for messages."""
     if isinstance(content, dict) and content.get("schema_version") not in (2, None):

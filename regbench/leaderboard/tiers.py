@@ -19,7 +19,7 @@ import numpy as np
 import pydantic
 
 from regbench.data.instances import Instances
-from regbench.leaderboard.entry import Entry, canonical, sample_of
+from regbench.leaderboard.entry import Entry, sample_of, text_of
 from regbench.leaderboard.spread import prior_of
 from regbench.leaderboard.store import Stored
 from regbench.metrics.metric import METRICS
@@ -149,11 +149,7 @@ def add_evidence(stored: Stored, **found: Submitted | Challenge | Reproduced) ->
 def write_evidence(stored: Stored, evidence: Evidence) -> None:
     path = stored.path.with_name(stored.evidence_name)
     with explain_full_disk(path), atomic_write(path, "wb") as file:
-        file.write(evidence_bytes(evidence))
-
-
-def evidence_bytes(evidence: Evidence) -> bytes:
-    return canonical(evidence.model_dump(mode="json")).encode()
+        file.write(text_of(evidence).encode())
 
 
 # --- People. ---
