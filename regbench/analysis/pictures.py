@@ -1,4 +1,4 @@
-"""Pictures of what is inside a model: the kinds of its heads, maps of attention, and what probes read."""
+"""Pictures of what is asked of a model: the kinds of its heads, maps of attention, what probes read, where it errs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from regbench.analysis.errors import FEATURES, Bin
-from regbench.report.pictures import COLOURS, DARKER, MARKERS, drawing, heat_map, line_look
+from regbench.report.pictures import BASELINE_STYLES, COLOURS, DARKER, MARKERS, drawing, heat_map, line_look
 from regbench.utils.arrays import FloatArray
 
 if TYPE_CHECKING:
+    from regbench.analysis.course import Course
     from regbench.analysis.probes import Reading
 
 MORE_IS_DARKER = LinearSegmentedColormap.from_list("more is darker", DARKER)
@@ -114,6 +115,26 @@ def plot_probes(readings: Mapping[str, Sequence[Reading]], title: str, path: Pat
             color="#555555",
         )
         frames[-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def plot_courses(found: Sequence[Course], subtitle: str, path: Path) -> None:
+    """Draws how far each run is from other predictors over the course of its training, a panel a run."""
+    with drawing(path, (2.2 + 4.4 * len(found), 4.6)) as figure:
+        panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
+        for axes, course in zip(panels, found, strict=True):
+            styles = dict(zip(sorted(course.distance), BASELINE_STYLES * len(course.distance), strict=False))
+            for other, records in course.distance.items():
+                (colour, dashes), millions = styles[other], np.array(course.tokens) / 1e6
+                values = [record.value for record in records]
+                axes.plot(millions, values, color=colour, linestyle=dashes, linewidth=2, label=other)
+            axes.set_title(course.name)
+            axes.set_xlabel("training tokens (millions)")
+            axes.set_ylim(bottom=0)
+        panels[0].set_ylabel("total variation distance")
+        handles, labels = panels[0].get_legend_handles_labels()
+        order = sorted(range(len(labels)), key=lambda i: -float(handles[i].get_ydata()[-1]))
+        figure.legend([handles[i] for i in order], [labels[i] for i in order], loc="outside right upper", frameon=False)
+        figure.supxlabel(subtitle, x=0.02, ha="left", fontsize=9, color="#555555")
 
 
 def plot_errors(bins: Sequence[Bin], score: str, title: str, path: Path) -> None:

@@ -40,7 +40,7 @@ def line_look(which: int) -> tuple[str, str]:
 
 
 _MODEL_COLOUR = COLOURS[1]
-_BASELINE_STYLES = tuple(zip((COLOURS[0], *COLOURS[2:]), DASHES, strict=True))
+BASELINE_STYLES = tuple(zip((COLOURS[0], *COLOURS[2:]), DASHES, strict=True))
 _NEAR_TO_FAR = LinearSegmentedColormap.from_list("near to far", DARKER[::-1])
 _NATS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1, 1.4, 2, 3, 4, 6, 8, 12, 16)
 STYLE: dict[Any, Any] = {
@@ -82,7 +82,7 @@ def _draw_metric(axes: Axes, result: Result, metric: Metric, trained: int | None
         result.baselines.items(), key=lambda item: item[1].scores[key].value, reverse=metric.higher_is_better
     )
     drawn = sorted(result.baselines.keys() - {"uniform"})
-    colours = dict(zip(drawn, _BASELINE_STYLES * len(drawn), strict=False))
+    colours = dict(zip(drawn, BASELINE_STYLES * len(drawn), strict=False))
     for name, record in ranked:
         if name not in colours:
             continue
@@ -171,30 +171,6 @@ def heat_map(
         ]
         for i, row in enumerate(values)
     ]
-
-
-def plot_courses(
-    runs: Mapping[str, tuple[Sequence[int], Mapping[str, Sequence[float]]]], subtitle: str, path: Path
-) -> None:
-    """Draws how far each run is from other predictors over the course of its training, a panel a run.
-
-    `runs` has by the name of a run the numbers of training tokens, and by predictor the distance at each.
-    """
-    with drawing(path, (2.2 + 4.4 * len(runs), 4.6)) as figure:
-        panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
-        for axes, (name, (tokens, distance)) in zip(panels, runs.items(), strict=True):
-            styles = dict(zip(sorted(distance), _BASELINE_STYLES * len(distance), strict=False))
-            for other, values in distance.items():
-                colour, dashes = styles[other]
-                axes.plot(np.array(tokens) / 1e6, values, color=colour, linestyle=dashes, linewidth=2, label=other)
-            axes.set_title(name)
-            axes.set_xlabel("training tokens (millions)")
-            axes.set_ylim(bottom=0)
-        panels[0].set_ylabel("total variation distance")
-        handles, labels = panels[0].get_legend_handles_labels()
-        order = sorted(range(len(labels)), key=lambda i: -float(handles[i].get_ydata()[-1]))
-        figure.legend([handles[i] for i in order], [labels[i] for i in order], loc="outside right upper", frameon=False)
-        figure.supxlabel(subtitle, x=0.02, ha="left", fontsize=9, color="#555555")
 
 
 @contextmanager
