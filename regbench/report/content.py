@@ -18,15 +18,12 @@ _COLOURS = 6
 
 @dataclass(frozen=True)
 class ResultRow:
-    """One predictor in a table.
-
-    `normalized` is 0 at the unigram model and 1 at the oracle, by the main score; None where the track lacks one. "model" is
-    what the run is about: its only seed, or the mean of several. "seed" is one of several seeds.
-    """
+    """One predictor in a table."""
 
     name: str
     scores: Mapping[str, ScoreRecord]
-    normalized: float | None
+    normalized: float | None  # by the main score, 0 at chance and 1 at the oracle. None where the track lacks one
+    # "model" is what the run is about: its only seed, or the mean of several. "seed" is one of several seeds
     kind: Literal["baseline", "seed", "model"]
 
 
