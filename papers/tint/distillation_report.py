@@ -39,8 +39,7 @@ def report(found: Sequence[Distillation], track: str, split: str, limit: int, qu
     )
     return Report(
         f"{track}, {split} split, at most {limit} instances: prompts distilled on {queries} sampled texts each",
-        columns,
-        rows,
+        [dict(zip(columns, row, strict=True)) for row in rows],
         3,
         ["prompt", "model", "rate", "NLL ↓", "difference", "KL", "seconds", "passes"],
         [note],

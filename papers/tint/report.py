@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +29,7 @@ class Report:
     """What was found."""
 
     title: str  # stands above
-    columns: Sequence[str]  # the headings. The first is "run"
-    rows: Sequence[Sequence[str]]  # the cells
+    rows: Sequence[Mapping[str, str]]  # the cells by heading. The first is "run"
     words: int  # so many columns are words, at the left
     # the columns on the terminal, which is 80 columns wide, without the run: each run has a table
     shown: Sequence[str]
@@ -41,21 +40,18 @@ class Report:
     def show(self, file: Path | None, console: Console) -> None:
         """Prints the tables and the notes. If there is a file, FILE.md, it also writes FILE.md, FILE.csv and FILE.png."""
         console.print(self.title, style="bold")
-        places = [self.columns.index(name) for name in self.shown]
-        left = sum(place < self.words for place in places)
-        for run in dict.fromkeys(row[0] for row in self.rows):
-            table = narrow_table(run, [name.replace(" ", "\n") for name in self.shown], left)
-            for row in self.rows:
-                if row[0] == run:
-                    table.add_row(*narrow(row[place] for place in places))
-            console.print(table)
+        columns = list(self.rows[0])
+        left = len({*columns[: self.words]} & {*self.shown})
+        for run in dict.fromkeys(row["run"] for row in self.rows):
+            cells = (narrow(row[name] for name in self.shown) for row in self.rows if row["run"] == run)
+            console.print(narrow_table(run, [name.replace(" ", "\n") for name in self.shown], left, cells))
         for note in self.notes:
             console.print(note, style="dim")
         if file is None:
             return
         with explain_full_disk(file.parent):
             with atomic_write(file) as out:
-                lines = markdown_table(self.columns, self.rows, self.words)
+                lines = markdown_table(columns, [list(row.values()) for row in self.rows], self.words)
                 out.write("\n".join([f"{self.title}.", "", *lines, "", *self.notes, ""]))
             write_rows(file.with_suffix(".csv"), [str(name) for name in self.numbers[0]], self.numbers[1:])
             self.draw(self.title, file.with_suffix(".png"))
