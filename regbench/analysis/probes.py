@@ -91,7 +91,6 @@ def probe(
     trained: Trained,
     targets: Sequence[Target],
     *,
-    seed: int = 0,
     steps: int = STEPS,
     announce: Callable[[str], None] = lambda _: None,
 ) -> list[Reading]:
@@ -111,7 +110,7 @@ def probe(
 
     def data(split: str, number: int, sort: tuple[str, int]) -> tuple[Samples, dict[str, list[Tensor]]]:
         instances = trained.track.instances(split)[: limits[split]]
-        generator = np.random.default_rng([seed, number, *sort[0].encode(), sort[1]])
+        generator = np.random.default_rng([0, number, *sort[0].encode(), sort[1]])
         what, order = sort
         if what == "state":
             samples = state_samples(instances, io.separator, io.vocab_size, generator)
@@ -124,7 +123,7 @@ def probe(
 
     for sort, own in groups.items():
         announce(f"training probes of {', '.join(target.name for target in own)}")
-        fitted[sort] = _Fitted(own, *data("train", 0, sort), *data("validation", 1, sort), seed, steps)
+        fitted[sort] = _Fitted(own, *data("train", 0, sort), *data("validation", 1, sort), steps)
     found: dict[str, Reading] = {}
     for sort, probes in fitted.items():  # every choice is made: now the test split
         found |= probes.readings(*data("test", 2, sort))
@@ -163,7 +162,6 @@ class _Fitted:
         features: dict[str, list[Tensor]],
         held_out: Samples,
         held_out_features: dict[str, list[Tensor]],
-        seed: int,
         steps: int,
     ) -> None:
         self.targets = targets
@@ -190,9 +188,8 @@ class _Fitted:
             self.width,
             samples.query.shape[1],
             samples.counts.shape[-1],
-            seed,
         )
-        self.network.train(self._stack(features), torch.from_numpy(samples.query), torch.stack(wanted), seed, steps)
+        self.network.train(self._stack(features), torch.from_numpy(samples.query), torch.stack(wanted), steps)
         losses = self._losses(held_out, held_out_features)
         self.best = []
         for k, target in enumerate(targets):
