@@ -59,7 +59,6 @@ class Reading:
     constant: ScoreRecord  # the mean of the training samples, or the more frequent answer
     layers: list[ScoreRecord]  # the MLP probe of every layer
     untrained_layers: list[ScoreRecord]  # the same for the initial weights
-    samples: int  # samples of the test split
 
 
 def chosen_targets(what: str) -> list[Target]:
@@ -224,7 +223,6 @@ class _Fitted:
                 constant=_record(loss_of(target, constant if not target.classifies else 2 * constant - 1, y), samples),
                 layers=[at["trained", i] for i in range(self.layers)],
                 untrained_layers=[at["untrained", i] for i in range(self.layers)],
-                samples=len(samples),
             )
         return found
 
