@@ -193,10 +193,16 @@ def ablate(trained: Trained, instances: Instances, heads: Sequence[Head]) -> Abl
     return Ablation([head.name for head in heads], whole, without, change)
 
 
-def one_map(trained: Trained, instances: Instances, number: int, heads: Sequence[Head]) -> dict[str, FloatArray]:
-    """The attention of some heads in one instance, by name: (L, L), as shares of each row's absolute mass."""
-    part = instances[number : number + 1]
+def maps(
+    trained: Trained, instances: Instances, number: int, heads: Sequence[Head]
+) -> Iterator[tuple[Head, FloatArray, NDArray[np.bool_] | None]]:
+    """The attention of some heads in one instance, as shares of each row's absolute mass, and the keys of the head's set: (L, L).
+
+    The keys are None for a mixed head.
+    """
+    part, separator = instances[number : number + 1], trained.track.task.io.separator
     tokens = token_tensor(part.tokens)
+    sets = key_sets(shift_in(tokens, separator), separator, hidden_states_of(part))
     found: dict[str, FloatArray] = {}
 
     def keep(layer: str, weights: Tensor) -> None:
@@ -206,7 +212,8 @@ def one_map(trained: Trained, instances: Instances, number: int, heads: Sequence
                 found[head.name] = shares[0, head.number - 1].double().numpy()
 
     read_attention(trained.model, tokens, attention_layers(trained.model, trained.architecture), keep)
-    return found
+    for head in heads:
+        yield head, found[head.name], None if head.kind == "mixed" else sets[head.kind][0].numpy()
 
 
 def _shares(weights: Tensor) -> tuple[Tensor, bool]:
@@ -246,16 +253,6 @@ def typical(found: Attention) -> list[Head]:
         if head.kind != "mixed":
             groups.setdefault((head.layer, head.kind), []).append(head)
     return [max(group, key=strength) for group in groups.values()] or [max(found.heads, key=strength)]
-
-
-def marked_keys(trained: Trained, instances: Instances, number: int, kind: str) -> NDArray[np.bool_] | None:
-    """The keys of a head's set in one instance, (L, L). None for a mixed head."""
-    if kind == "mixed":
-        return None
-    part, separator = instances[number : number + 1], trained.track.task.io.separator
-    inputs = shift_in(token_tensor(part.tokens), separator)
-    keys: NDArray[np.bool_] = key_sets(inputs, separator, hidden_states_of(part))[kind][0].numpy()
-    return keys
 
 
 def attention_layers(model: Model, architecture: str) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def _draw(
     """Draws the pictures; returns the number of maps."""
     import numpy as np
 
-    from regbench.analysis.attention import labels, marked_keys, one_map, typical
+    from regbench.analysis.attention import labels, maps, typical
     from regbench.analysis.pictures import plot_heads, plot_map
 
     mass = np.array([list(found.chance.values()), *([r.value for r in h.mass.values()] for h in found.heads)])
@@ -160,13 +160,14 @@ def _draw(
     names, kinds = ["uniform", *(head.name for head in found.heads)], ["", *(head.kind for head in found.heads)]
     plot_heads(names, kinds, found.sets, mass[:, order], title, folder / "heads.png")
     heads, read = typical(found), labels(trained, instances, number)
-    for name, weights in one_map(trained, instances, number, heads).items():
-        kind = next(head.kind for head in heads if head.name == name)
-        marked = marked_keys(trained, instances, number, kind)
+    for head, weights, marked in maps(trained, instances, number, heads):
         first = max(0, end - max(60, end - begin))
-        part, title = weights[begin:end, first:end], f"head {name}, {kind}: {trained.architecture}, instance {number}"
+        part, title = (
+            weights[begin:end, first:end],
+            f"head {head.name}, {head.kind}: {trained.architecture}, instance {number}",
+        )
         ringed = None
         if marked is not None:
-            ringed, title = marked[begin:end, first:end], f"{title}; ringed: the keys of {kind}"
-        plot_map(part, ringed, read[first:end], begin - first, title, folder / f"map-{name}.png")
+            ringed, title = marked[begin:end, first:end], f"{title}; ringed: the keys of {head.kind}"
+        plot_map(part, ringed, read[first:end], begin - first, title, folder / f"map-{head.name}.png")
     return len(heads)
