@@ -149,25 +149,14 @@ def _draw(
     trained: Trained, instances: Instances, found: Attention, folder: Path, number: int, begin: int, end: int
 ) -> int:
     """Draws the pictures; returns the number of maps."""
-    import numpy as np
-
     from regbench.analysis.attention import labels, maps, typical
     from regbench.analysis.pictures import plot_heads, plot_map
 
-    mass = np.array([list(found.chance.values()), *([r.value for r in h.mass.values()] for h in found.heads)])
-    order = [list(found.chance).index(name) for name in found.sets]
     title = f"{trained.architecture} on {trained.track.name}: share of each head's attention"
-    names, kinds = ["uniform", *(head.name for head in found.heads)], ["", *(head.kind for head in found.heads)]
-    plot_heads(names, kinds, found.sets, mass[:, order], title, folder / "heads.png")
+    plot_heads(found, title, folder / "heads.png")
     heads, read = typical(found), labels(trained, instances, number)
     for head, weights, marked in maps(trained, instances, number, heads):
-        first = max(0, end - max(60, end - begin))
-        part, title = (
-            weights[begin:end, first:end],
-            f"head {head.name}, {head.kind}: {trained.architecture}, instance {number}",
-        )
-        ringed = None
-        if marked is not None:
-            ringed, title = marked[begin:end, first:end], f"{title}; ringed: the keys of {head.kind}"
-        plot_map(part, ringed, read[first:end], begin - first, title, folder / f"map-{head.name}.png")
+        title = f"head {head.name}, {head.kind}: {trained.architecture}, instance {number}"
+        title += "" if marked is None else f"; ringed: the keys of {head.kind}"
+        plot_map(weights, marked, read, (begin, end), title, folder / f"map-{head.name}.png")
     return len(heads)
