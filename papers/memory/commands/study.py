@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -66,9 +65,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         _write(study, arguments.name, Path(arguments.out), console)
     if not arguments.check:
         return 0
-    table = Table(title="what must hold", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for head in ("", "measured", "wanted", "holds"):
-        table.add_column(head, overflow="fold")
+    table = narrow_table("what must hold", ("", "measured", "wanted", "holds"), 4, fold=4, pad_edge=True)
     for one in study.expectations:
         table.add_row(one.what, one.measured, one.wanted, "yes" if one.holds else Text("NO", "red"))
     console.print(table)

@@ -217,9 +217,7 @@ def _list_runs(folder: Path, console: Console) -> int:
         console.print(Text.assemble((track, "bold"), f", in {inside}"), soft_wrap=True)
         shown = [[str(run.relative_to(inside)), *cells] for run, cells in rows]
         heads = ("folder", "architecture", "seeds", "main score", "normalized")
-        table = narrow_table(None, heads, 2, shown, box=None, padding=(0, 2, 0, 0))
-        for column in table.columns[:2]:
-            column.no_wrap, column.overflow = False, "fold"
+        table = narrow_table(None, heads, 2, shown, fold=2, box=None, padding=(0, 2, 0, 0))
         console.print(table)
     if not found:
         print_line(f"no runs in {folder}", console)
