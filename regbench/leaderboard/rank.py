@@ -268,28 +268,24 @@ def _with_ranks(rows: Sequence[Row], main: Metric, prior: Prior) -> list[Row]:
     whole = [row for row in rows if row.budget_share >= FULL]
     ranked = [row for row in whole if row.tier != "claimed"] or whole
     provisional = all(row.tier != "reproduced" for row in ranked)
-    ties = _ties([row.entry for row in ranked if row.entry is not None], main, prior)
+    entries = [row.entry for row in ranked if row.entry is not None]
+    if not entries:
+        return list(rows)
+    samples = [sample_of(entry.result.seeds, entry.instances, main.name) for entry in entries]
+    counts = entries[0].instances.counts_of(main.name)
+    found = ahead(
+        samples, counts, prior, higher_is_better=main.higher_is_better
+    )  # by row and column: who is ahead of whom
     places: dict[str, dict[str, Any]] = {
-        row.name: {"rank": i, "ties": tie, "better": better, "provisional": provisional}
-        for i, (row, (tie, better)) in enumerate(zip(ranked, ties, strict=True), 1)
+        row.name: {
+            "rank": i + 1,
+            "ties": (1 + int(found[:, i].sum()), len(entries) - int(found[i].sum())),
+            "better": frozenset(other.name for other, better in zip(ranked, found[:, i], strict=True) if better),
+            "provisional": provisional,
+        }
+        for i, row in enumerate(ranked)
     }
     return [replace(row, **places.get(row.name, {})) for row in rows]
-
-
-def _ties(ordered: Sequence[Entry], main: Metric, prior: Prior) -> list[tuple[tuple[int, int], frozenset[str]]]:
-    """The best and the worst rank that noise leaves open to each entry, and which are ahead; `ordered`: best first."""
-    if not ordered:
-        return []
-    samples = [sample_of(entry.result.seeds, entry.instances, main.name) for entry in ordered]
-    counts = ordered[0].instances.counts_of(main.name)
-    found = ahead(samples, counts, prior, higher_is_better=main.higher_is_better)
-    return [
-        (
-            (1 + int(found[:, i].sum()), len(ordered) - int(found[i].sum())),
-            frozenset(other.name for other, better in zip(ordered, found[:, i], strict=True) if better),
-        )
-        for i in range(len(ordered))
-    ]
 
 
 def _check_names(entries: Sequence[Entry]) -> None:
