@@ -28,19 +28,10 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     for curve, dashes in zip(guides, _GUIDES * len(guides), strict=False):
         axes.plot(curve.x, curve.y, color="#777777", linestyle=dashes, linewidth=1.1, label=curve.label)
     lines = [curve for curve in panel.curves if not curve.guide]
-    for curve, (colour, marker, dashes) in zip(
-        lines, itertools.cycle(zip(COLOURS, MARKERS, ("-", *DASHES), strict=True)), strict=False
-    ):
-        axes.plot(
-            curve.x,
-            curve.y,
-            color=colour,
-            marker=marker,
-            markersize=4.5,
-            linestyle=dashes,
-            linewidth=1.6,
-            label=curve.label,
-        )
+    looks = itertools.cycle(zip(COLOURS, MARKERS, ("-", *DASHES), strict=True))
+    for curve, (colour, marker, dashes) in zip(lines, looks, strict=False):
+        style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4.5, "linestyle": dashes}
+        axes.plot(curve.x, curve.y, linewidth=1.6, label=curve.label, **style)
     axes.set_xscale("log")
     ticks = sorted({float(x) for curve in lines for x in curve.x})
     axes.set_xticks(ticks if len(ticks) <= 8 else ticks[:: -(-len(ticks) // 8)])

@@ -108,9 +108,7 @@ class Live:
         left = counts.size - sum(run.job.size * run.share for run in running)
         if here > 0 and left > 0:
             end = datetime.now() + timedelta(seconds=(self._clock() - self._started) / here * left)
-            text += (
-                f", end about {end:%H:%M}" if end.date() == datetime.now().date() else f", end about {end:%d %b %H:%M}"
-            )
+            text += f", end about {end:{'%H:%M' if end.date() == datetime.now().date() else '%d %b %H:%M'}}"
         return text
 
 

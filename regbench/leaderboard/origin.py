@@ -73,14 +73,9 @@ def source(case: Case) -> Iterator[str]:
             return
         then = digest_at(commit, record.source)
         if then != record.source_sha256:
-            yield (
-                f"{record.source} is not today's, and at commit {str(commit)[:12]!a} it was "
-                + (
-                    f"{then[:12]!r}"
-                    if then
-                    else "not in the history here (in a shallow checkout: `git fetch --unshallow`)"
-                )
-            )
+            elsewhere = "not in the history here (in a shallow checkout: `git fetch --unshallow`)"
+            was = repr(then[:12]) if then else elsewhere
+            yield f"{record.source} is not today's, and at commit {str(commit)[:12]!a} it was {was}"
         else:
             yield Note(f"{record.source} has changed since commit {str(commit)[:12]}, by which this entry was made")
     elif record.source != case.configuration.architecture.partition(":")[0] or not record.source.endswith(".py"):

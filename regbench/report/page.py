@@ -30,7 +30,7 @@ from regbench.report.content import (
 )
 from regbench.report.instances import Drawn, draw_instances
 from regbench.report.pictures import plot_scores_by_position, plot_training
-from regbench.results import Result
+from regbench.results import CheckpointRecord, Result
 from regbench.tracks import Track, load_track, track_names
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
@@ -82,6 +82,10 @@ def build_report(
     main, loss = result.track.main_score, main_loss(result)
     rows = score_rows(result, metrics)
     anchors: dict[str | None, str] = {baseline.anchor: name for name, baseline in result.baselines.items()}
+
+    def point(row: CheckpointRecord) -> tuple[int, float, float]:
+        return row.tokens, round(row.loss[loss], 4), round(row.validation_loss, 4)
+
     return render_page(
         "report/templates/report.html",
         styles=["report/assets/base.css", "report/assets/report.css"],
@@ -91,15 +95,7 @@ def build_report(
             "loss": label(loss),
             "split": result.split.capitalize(),
             "series": _series(result, rows),
-            "training": [
-                {
-                    "seed": seed.seed,
-                    "points": [
-                        (p.tokens, round(p.loss[loss], 4), round(p.validation_loss, 4)) for p in seed.training_curve
-                    ],
-                }
-                for seed in result.seeds
-            ],
+            "training": [{"seed": seed.seed, "points": [*map(point, seed.training_curve)]} for seed in result.seeds],
             "strips": drawn.strips and {**drawn.strips, **_model_names(result)},
             "texts": drawn.texts and {**drawn.texts, **_model_names(result)},
         },
