@@ -15,19 +15,8 @@ from regbench.report.table import signed
 
 def report(found: Sequence[Distillation], track: str, split: str, limit: int, queries: int) -> Report:
     others = [METRICS[m].heading for m in found[0].prompted.before if m != "nll"]
-    columns = [
-        "run",
-        "prompt",
-        "model",
-        "rate",
-        "NLL ↓",
-        "difference",
-        *others,
-        "KL",
-        "seconds",
-        "operations",
-        "passes",
-    ]
+    first = ["run", "prompt", "model", "rate", "NLL ↓", "difference"]
+    columns = [*first, *others, "KL", "seconds", "operations", "passes"]
     rows = [cells for each in found for cells in _cells(each)]
     grouped = "; windows of one document count as one" if found[0].prompted.problem is not None else ""
     note = (
@@ -41,7 +30,7 @@ def report(found: Sequence[Distillation], track: str, split: str, limit: int, qu
         f"{track}, {split} split, at most {limit} instances: prompts distilled on {queries} sampled texts each",
         [dict(zip(columns, row, strict=True)) for row in rows],
         3,
-        ["prompt", "model", "rate", "NLL ↓", "difference", "KL", "seconds", "passes"],
+        [*first[1:], "KL", "seconds", "passes"],
         [note],
         [["split", *columns], *([split, *row] for row in rows)],
         partial(_draw, found),

@@ -327,17 +327,8 @@ def _command(job: Path) -> list[str]:
     prefixes = dict.fromkeys((sys.prefix, sys.base_prefix, *map(os.path.realpath, (sys.prefix, sys.base_prefix))))
     packages = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     shown = [path for path in ("/usr", "/etc/ld.so.cache", *prefixes, *packages) if os.path.exists(path)]
-    words = [
-        "--unshare-all",
-        "--unshare-user",
-        "--uid",
-        "65534",
-        "--gid",
-        "65534",
-        "--die-with-parent",
-        "--new-session",
-    ]
-    words += ["--clearenv", "--size", str(FOLDER_BYTES), "--tmpfs", "/tmp"]
+    words = ["--unshare-all", "--unshare-user", "--uid", "65534", "--gid", "65534"]
+    words += ["--die-with-parent", "--new-session", "--clearenv", "--size", str(FOLDER_BYTES), "--tmpfs", "/tmp"]
     for name, value in {
         "PATH": "/usr/bin:/bin",
         "PYTHONPATH": os.pathsep.join(["/regbench", *packages]),
