@@ -6,9 +6,10 @@ test that uses the fixture.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,17 @@ def regbench_score(request: pytest.FixtureRequest) -> RegbenchScore:
     return RegbenchScore(request)
 
 
+@contextlib.contextmanager
+def _failing() -> Iterator[None]:
+    """What is wrong with the input fails the test, in one line."""
+    from regbench.utils.errors import UserError
+
+    try:
+        yield
+    except UserError as error:
+        raise pytest.fail.Exception(f"regbench: {error}", pytrace=False) from None
+
+
 class RegbenchScore:
     """Compares a score with its record, once for each call.
 
@@ -57,6 +69,7 @@ class RegbenchScore:
         self._request = request
         self._seen: set[Path] = set()
 
+    @_failing()
     def __call__(
         self,
         arch: str | Path | type | None = None,
@@ -91,40 +104,6 @@ class RegbenchScore:
         Returns:
             The measurement beside its record. Under `--regbench-update` the record is the measurement.
         """
-        from regbench.utils.errors import UserError
-
-        here = self._request.path.parent
-        training = {
-            "seeds": seeds,
-            "record_seeds": record_seeds,
-            "settings": settings,
-            "backend": backend,
-            "device": device,
-        }
-        try:
-            return self._compare(
-                arch if isinstance(arch, type) else _resolved(arch, here, ".py"),
-                _resolved(track, here, ".yaml", ".yml"),
-                {key: value for key, value in training.items() if value is not None},
-                None if folder is None else here / folder,
-                metric,
-                level,
-                name,
-            )
-        except UserError as error:
-            wrong = str(error)
-        pytest.fail(f"regbench: {wrong}", pytrace=False)
-
-    def _compare(
-        self,
-        arch: str | type | None,
-        track_name: str | None,
-        training: dict[str, Any],
-        folder: Path | None,
-        metric: str | None,
-        level: float | None,
-        name: str | None,
-    ) -> RegressionOutcome:
         from regbench.evaluation import regression
         from regbench.leaderboard.spread import prior_of
         from regbench.metrics.significance import LEVEL, require_level
@@ -133,23 +112,35 @@ class RegbenchScore:
         from regbench.utils.errors import UserError
         from regbench.utils.registry import short_name
 
+        here = self._request.path.parent
+        arch = arch if isinstance(arch, type) else _resolved(arch, here, ".py")
+        track_name = _resolved(track, here, ".yaml", ".yml")
+        asked = {
+            "seeds": seeds,
+            "record_seeds": record_seeds,
+            "settings": settings,
+            "backend": backend,
+            "device": device,
+        }
+        training: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
         named = arch.__name__ if isinstance(arch, type) else arch and short_name(arch)
         if folder is not None:
             if training:
                 raise UserError(f"folder= is a run that is done: {', '.join(training)} cannot be given with it")
+            folder = here / folder
             result = read_result(folder)
             if named not in (None, result.architecture.name):
                 raise UserError(f"{folder} is a run of {result.architecture.name}, not {named}")
             named, track_name = result.architecture.name, track_name or result.track.name
         if named is None:
             raise UserError("regbench_score needs an architecture, or folder= with a finished run")
-        track = load_track(track_name or DEFAULT_TRACK)
+        loaded = load_track(track_name or DEFAULT_TRACK)
         chosen = self._request.config.getoption("--regbench-tracks")
-        if chosen is not None and track.name not in map(str.strip, chosen.split(",")):
-            pytest.skip(f"on the track {track.name}, and --regbench-tracks chose {chosen}")
-        metric = regression.choose_metric(track, metric)
+        if chosen is not None and loaded.name not in map(str.strip, chosen.split(",")):
+            pytest.skip(f"on the track {loaded.name}, and --regbench-tracks chose {chosen}")
+        metric = regression.choose_metric(loaded, metric)
         settings = regression.plain_settings(training.get("settings")) if folder is None else None
-        path = self._record_path(name or f"{named}-{track.name}")
+        path = self._record_path(name or f"{named}-{loaded.name}")
         # Before anything is trained: what cannot be compared is said at once.
         level = LEVEL if level is None else level
         require_level(level)
@@ -158,14 +149,14 @@ class RegbenchScore:
             if not path.exists():
                 raise UserError(f"no score is recorded in {path}; record it with {regression.UPDATE}")
             record = regression.read_record(path)
-            regression.check_record(record, path, track, named, metric, settings)
+            regression.check_record(record, path, loaded, named, metric, settings)
         if folder is None:
             folder = self._train(track_name or DEFAULT_TRACK, arch, recording=record is None, **training)
-        got = regression.measure(folder, track, metric, settings)
+        got = regression.measure(folder, loaded, metric, settings)
         if record is None and len(got.seeds) == 1:
             raise UserError("one seed says nothing of the spread over seeds: record two or more, better three")
-        prior = prior_of(track.definition.digest, track.metrics[metric])
-        outcome = regression.RegressionOutcome.of(record or got, got, track.metrics, level, prior)
+        prior = prior_of(loaded.definition.digest, loaded.metrics[metric])
+        outcome = regression.RegressionOutcome.of(record or got, got, loaded.metrics, level, prior)
         if record is None:
             regression.write_record(path, got)
             self._report(f"recorded {got.metric} {got.sample.mean:.4f} in {path}")

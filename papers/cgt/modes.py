@@ -13,7 +13,8 @@ Activation patching (CGT D.3, "Token probabilities") reads the text of one segme
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,12 +32,15 @@ from regbench.models.model import token_tensor
 from regbench.models.predictor import rows_at_once
 from regbench.results import ScoreRecord
 from regbench.tasks.base import Task, VectorIO
-from regbench.utils.arrays import FloatArray
+from regbench.utils.arrays import FloatArray, IntArray
 
 LOSSES = ("nll", "mse")
 MODES = ("dynamic", "specialised", "specialised, prompt read", "moving", "unprompted")
 PAIRS = 200
 """Activation patching uses at most this many pairs of segments."""
+Read = Callable[[Tensor, IntArray, IntArray], Iterable[tuple[str, Tensor]]]
+"""From whole sequences (B, L), the numbers of their segments (B,), and the positions of their texts (B, W) to the outputs for
+the texts, by mode (B, W, V)."""
 KINDS = ("the donor's alone", "both texts'", "its own alone", "neither text's")
 
 
@@ -99,7 +103,6 @@ def mean_by_unit(values: FloatArray, counted: NDArray[np.bool_], unit: NDArray[n
     return mean_over((values * counted).sum(1), counted.sum(1), unit)
 
 
-@torch.no_grad()
 def read_in_modes(
     model: SlowModel,
     task: Task,
@@ -109,18 +112,29 @@ def read_in_modes(
     modes: Sequence[str] = MODES,
 ) -> Outcomes:
     """Every metric of the task after the prompts."""
+
+    def read(tokens: Tensor, chosen: IntArray, at: IntArray) -> Iterator[tuple[str, Tensor]]:
+        return _outputs(model, tokens, segments[chosen], at, rate, modes)
+
+    return read_texts(task, instances, segments, read)
+
+
+@torch.no_grad()
+def read_texts(task: Task, instances: Instances, segments: Segments, read: Read) -> Outcomes:
+    """Every metric of the task in the texts, by what `read` gives."""
     batch_size = rows_at_once(task.io, instances.tokens.shape[1], 32)
     index, inside = windows(segments.cut, segments.end)
     scored = inside & instances.scored[segments.row[:, None], index]
-    values: dict[str, dict[str, FloatArray]] = {mode: {} for mode in modes}
+    values: dict[str, dict[str, FloatArray]] = defaultdict(dict)
     for begin in range(0, len(segments), batch_size):
-        part = segments[begin : begin + batch_size]
+        chosen = np.arange(begin, min(begin + batch_size, len(segments)))
+        part = segments[chosen]
         rows = instances[part.row]
         tokens = token_tensor(rows.tokens)
         truth = task.truth(rows) if task.knows_truth else None
         at, _ = windows(part.cut, part.end)
         there = np.arange(len(part))[:, None]
-        for mode, out in _outputs(model, tokens, part, at, rate, modes):
+        for mode, out in read(tokens, chosen, at):
             known = None if truth is None else truth[there, at]
             found = _scores(task, out.double(), known, rows.tokens[there, at])
             for metric, each in found.items():

@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from papers.cgt.linear_probe import LinearProbe
 from regbench.metrics.metric import METRICS
 from regbench.report.content import label
-from regbench.report.pictures import COLOURS, save_picture
+from regbench.report.pictures import COLOURS, drawing
 from regbench.utils.arrays import FloatArray
 
 if TYPE_CHECKING:
@@ -35,8 +33,7 @@ STYLE: dict[Any, Any] = {
 
 def plot_dot_products(products: FloatArray, blocks: Sequence[int], path: Path, what: str) -> None:
     """Dot products of y/|y| between positions, (L, L), with a line at each position in `blocks`."""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 5.6), layout="constrained")
+    with drawing(path, (6.4, 5.6), STYLE, 110) as figure:
         axes = figure.subplots()
         image = axes.imshow(products, vmin=-1, vmax=1, cmap="RdBu_r", interpolation="nearest")
         for at in blocks:
@@ -44,14 +41,12 @@ def plot_dot_products(products: FloatArray, blocks: Sequence[int], path: Path, w
                 line(at - 0.5, color="black", linewidth=0.8, linestyle=(0, (3, 3)))
         figure.colorbar(image, label="n_i · n_j", shrink=0.85)
         axes.set(title=f"Similarity of y between positions: {what}", xlabel="position j", ylabel="position i")
-        save_picture(figure, path)
 
 
 def plot_linear_probe(probe: LinearProbe, path: Path) -> None:
     """Predictions of a linear probe against the truth, a panel for each of the first four targets."""
     shown = min(4, len(probe.names))
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(1.0 + 3.4 * shown, 3.9), layout="constrained")
+    with drawing(path, (1.0 + 3.4 * shown, 3.9), STYLE, 110) as figure:
         for k, axes in enumerate(figure.subplots(1, shown, squeeze=False)[0]):
             axes.axline((0, 0), slope=1, color="black", linewidth=0.8, linestyle=(0, (3, 3)))
             axes.plot(probe.targets[:, k], probe.predictions[:, k], ".", color=COLOURS[0], markersize=4, alpha=0.5)
@@ -61,13 +56,11 @@ def plot_linear_probe(probe: LinearProbe, path: Path) -> None:
             axes.set_box_aspect(1)
         title = f"Linear probe of y, in standard deviations ({len(probe.row)} segments, cross-validated)"
         figure.suptitle(title, x=0.01, ha="left")
-        save_picture(figure, path)
 
 
 def plot_context(y: FloatArray, boundaries: Sequence[int], moved: Sequence[int | None], path: Path) -> None:
     """Every component of y over one sequence, (L, d), and how soon it has moved where a new context begins."""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(10, 4.4), layout="constrained")
+    with drawing(path, (10, 4.4), STYLE, 110) as figure:
         axes, centred = figure.subplots(), y - y.mean(0)
         limit = float(np.quantile(np.abs(centred), 0.99)) or 1.0
         scale: Any = {"vmin": -limit, "vmax": limit, "cmap": "RdBu_r"}
@@ -83,14 +76,12 @@ def plot_context(y: FloatArray, boundaries: Sequence[int], moved: Sequence[int |
             "(only where y goes farther than at 95 % of boundaries inside one context)",
             fontsize=9,
         )
-        save_picture(figure, path)
 
 
 def plot_topics(places: FloatArray, topics: NDArray[np.int64], path: Path, what: str, names: Sequence[str]) -> None:
     """Texts in the plane; each topic has its colour and shape."""
     markers = ("o", "s", "^", "D", "v", "P", "X", "*")
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 5.6), layout="constrained")
+    with drawing(path, (6.4, 5.6), STYLE, 110) as figure:
         axes = figure.subplots()
         for number, topic in enumerate(np.unique(topics)):
             own = places[topics == topic]
@@ -103,15 +94,13 @@ def plot_topics(places: FloatArray, topics: NDArray[np.int64], path: Path, what:
             axes.lines[-1].set_label(names[topic] if names else str(topic))
         axes.legend(title="topic", frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
         axes.set(title=f"t-SNE of the mean y of {what}", xticks=[], yticks=[])
-        save_picture(figure, path)
 
 
 def plot_by_distance(
     curves: Mapping[str, tuple[FloatArray, FloatArray, FloatArray]], base: str, metric: str, unit: str, path: Path
 ) -> None:
     """Loss of each mode minus that of the mode `base`, by distance from the cut."""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(8, 4.4), layout="constrained")
+    with drawing(path, (8, 4.4), STYLE, 110) as figure:
         axes = figure.subplots()
         axes.axhline(0.0, color="black", linewidth=0.8)
         styles = ("-", "--", "-.", (0, (1, 1.2)))  # curves may lie on one another
@@ -128,7 +117,6 @@ def plot_by_distance(
             axes.text(0.5, 0.5, "too few instances", transform=axes.transAxes, ha="center", va="center")
         axes.set_ylabel(f"difference in {label(metric)}")
         axes.legend(frameon=False)
-        save_picture(figure, path)
 
 
 def plot_examples(found: RunTable, path: Path) -> None:
@@ -152,8 +140,7 @@ def plot_examples(found: RunTable, path: Path) -> None:
     limit, by_factors = 1.1 * max(values), min(values) > 0 and max(values) > 8 * min(values)
     # Those of an unstable baseline may be far above.
     others = [row for row in others if min(point.value for point in row.by_example["dynamic"].values()) < limit]
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(2.2 + 4.4 * len(names), 4.4), layout="constrained")
+    with drawing(path, (2.2 + 4.4 * len(names), 4.4), STYLE, 110) as figure:
         for number, axes in enumerate(figure.subplots(1, len(names), squeeze=False, sharey=True)[0]):
             for dash, row in zip(itertools.cycle(_DASHES), others, strict=False):
                 _curve(axes, row.by_example["dynamic"], row.name, _GREY, linestyle=(0, dash), band=bool(row.seeds))
@@ -173,7 +160,6 @@ def plot_examples(found: RunTable, path: Path) -> None:
             else:
                 axes.set_ylim(max(axes.get_ylim()[0], 0.0), limit)
         axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        save_picture(figure, path)
 
 
 def _frozen(axes: Any, own: Sequence[Row]) -> None:

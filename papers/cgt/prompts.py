@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pydantic
 import torch
 from torch import Tensor
 
@@ -25,6 +26,7 @@ COLDEST = 1e-3
 """Lower temperatures are taken as 0, because they give its results, or divide by 0."""
 MANY = 64
 """An error message lists all tokens of a task only if there are at most this many."""
+_IO: pydantic.TypeAdapter[IO] = pydantic.TypeAdapter(IO)
 
 
 def read_prompt(path: Path, task: Any) -> Tensor:
@@ -150,7 +152,7 @@ def save_specialised(path: Path, special: Specialisation, trained: Trained, prom
     notes = {
         "architecture": trained.architecture,
         "options": special.model.options.model_dump_json(),
-        "io": json.dumps({"kind": io.kind, **asdict(io)}),
+        "io": _IO.dump_json(io).decode(),
         "track": trained.track.name,
         "prompt": json.dumps(prompt.tolist()),
     }
@@ -165,11 +167,7 @@ def load_specialised(path: str | Path) -> Model:
     """
     tensors, notes = load_tensors(Path(path))
     try:
-        fields = json.loads(notes["io"])
-        kind = {"tokens": TokenIO, "vectors": VectorIO}[fields.pop("kind")]
-        if "names" in fields:
-            fields["names"] = tuple(fields["names"])
-        io = kind(**fields)
+        io = _IO.validate_json(notes["io"])
         cls: Any = registry.load(registry.ARCHITECTURE, notes["architecture"]).specialised
         model: Model = cls(cls.Options.model_validate_json(notes["options"]), io)
         load_weights(model, tensors, str(path))

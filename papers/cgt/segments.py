@@ -25,11 +25,9 @@ class Segments:
     number: IntArray  # its number among the segments of its instance, from 0, (S,)
 
     def __len__(self) -> int:
-        """S."""
         return len(self.row)
 
     def __getitem__(self, chosen: slice | NDArray[Any]) -> Segments:
-        """The chosen segments."""
         return Segments(self.row[chosen], self.start[chosen], self.cut[chosen], self.end[chosen], self.number[chosen])
 
     @property

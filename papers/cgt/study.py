@@ -275,7 +275,8 @@ def _transitions(found: Study, y: FloatArray, instances: Instances, read: Segmen
     seen = transitions(y, instances, read)
     if seen is None:
         return
-    pictures.plot_context(seen.shown, seen.boundaries, seen.moved, found.folder / "context.png")
+    moved = seen.moved[: len(seen.boundaries)]
+    pictures.plot_context(seen.shown, seen.boundaries, moved, found.folder / "context.png")
     took, changes = seen.tokens(), len(seen.changes)
     distance, control = (float(np.median([m.distance for m in moves])) for moves in (seen.changes, seen.controls))
     found.findings["tokens_until_moved"] = {

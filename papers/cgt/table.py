@@ -51,12 +51,8 @@ class Mean:
 
     @classmethod
     def of(cls, scores: Sequence[ScoreRecord]) -> Mean:
-        """The mean of the scores of all seeds."""
-        values = [score.value for score in scores]
-        if len(values) == 1:
-            return cls(values[0], scores[0].stderr, (values[0],))
-        stderr = float(np.std(values, ddof=1) / np.sqrt(len(values)))
-        return cls(float(np.mean(values)), stderr, tuple(values))
+        mean = ScoreRecord.over_seeds(scores)
+        return cls(mean.value, mean.stderr, tuple(score.value for score in scores))
 
 
 @dataclass(frozen=True)
@@ -107,7 +103,6 @@ def tabulate(
     announce: Callable[[str], None] = lambda _: None,
     track: str | None = None,
 ) -> RunTable:
-    """Measures every seed of finished runs."""
     require_scikit_learn()
     runs = _runs(folders, split, track)
     read = next(iter(runs.values()))[0].track
@@ -179,7 +174,6 @@ def _parts(track: Track, instances: Instances, cuts: Sequence[int]) -> Iterator[
 
 
 def _rows(name: str, seeds: Sequence[Trained], places: Sequence[_Place]) -> list[Row]:
-    """The rows of a run, one for each cut."""
     summarises = has_summary(seeds[0].model)
     modes = (DYNAMIC, *FROZEN) if summarises else (DYNAMIC,)
     read: list[list[Outcomes]] = [[] for _ in places]

@@ -18,7 +18,6 @@ CUT = "cut after"
 
 
 def heading(found: RunTable) -> str:
-    """The title of the table."""
     return f"{found.track}, {found.split} split, {found.instances} instances: {label(found.metric)} after the prompt"
 
 
@@ -46,7 +45,6 @@ def notes(found: RunTable) -> str:
 
 
 def columns(found: RunTable) -> list[str]:
-    """The headings of the columns."""
     way = METRICS[found.metric].arrow
     cut = [CUT] if _has_cuts(found) else []
     measured = [f"{DYNAMIC} {way}", f"specialised {way}", f"specialised, prompt read {way}", f"unprompted {way}"]
@@ -79,13 +77,11 @@ def terminal(found: RunTable) -> Table:
 
 
 def markdown(found: RunTable) -> str:
-    """As Markdown: the title, the table, the notes."""
     lines = markdown_table(columns(found), [cells(found, row) for row in found.rows], 1)
     return "\n".join([f"{heading(found)}.", "", *lines, "", notes(found), ""])
 
 
 def as_json(found: RunTable) -> dict[str, Any]:
-    """Everything that was measured."""
     content = asdict(found)
     for row in content["rows"]:
         for mode, steps in row["by_example"].items():

@@ -24,13 +24,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from papers.cgt.segments import Segments, examples_before, single_context_segments, windows
+from papers.cgt.modes import read_texts
+from papers.cgt.segments import Segments, examples_before, single_context_segments
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
-from regbench.metrics.metric import METRICS, score_positions
-from regbench.metrics.scores import mean_over
-from regbench.models.model import Model, token_tensor
-from regbench.models.predictor import rows_at_once
+from regbench.metrics.metric import METRICS
+from regbench.models.model import Model
 from regbench.results import ScoreRecord
 from regbench.utils.arrays import IntArray
 from regbench.utils.errors import UserError
@@ -48,11 +47,10 @@ class TaskVectors:
     unprompted: ScoreRecord  # the model reads the text only
     validation: Mapping[Place, Mapping[int, ScoreRecord]]  # by place and block, the score on the validation split
     block: Mapping[Place, int]  # by place, the block that is best there, from 1
-    scores: Mapping[Place, ScoreRecord]  # by place, the score on the split that was asked for, with this block
+    task_vector: Mapping[Place, ScoreRecord]  # by place, the score on the split that was asked for, with this block
 
 
 def task_vectors(trained: Trained, split: str, limit: int) -> TaskVectors:
-    """Measures task vectors of one model."""
     count = len(_blocks(trained.model))
     if count < 2:
         raise UserError(f"{trained.folder} has one block: a task vector is put after a block and read by the next")
@@ -122,14 +120,11 @@ class _Reading:
         if len(self.parts) < 2:
             raise UserError(f"{track.name} has no two prompts with a text in its first {limit} instances")
         self.metric = track.metrics[track.definition.main_score].over
-        self.size = rows_at_once(self.task.io, self.instances.tokens.shape[1], 32)
 
     def prompted(self) -> ScoreRecord:
-        """The score with the prompt."""
         return self._score(lambda tokens, chosen, at: self.model(tokens)[np.arange(len(at))[:, None], at])
 
     def unprompted(self) -> ScoreRecord:
-        """The score without it."""
         return self._score(lambda tokens, chosen, at: self.model(_text(tokens, at)))
 
     def with_vectors(self, place: Place, block: int) -> ScoreRecord:
@@ -168,20 +163,8 @@ class _Reading:
 
     def _score(self, read: Callable[[Tensor, IntArray, IntArray], Tensor]) -> ScoreRecord:
         """The mean over the scored positions of all texts. Its error is over instances, or over problems that they share."""
-        sums, counts = np.zeros(len(self.instances)), np.zeros(len(self.instances), np.int64)
-        for begin in range(0, len(self.parts), self.size):
-            chosen = np.arange(begin, min(begin + self.size, len(self.parts)))
-            part = self.parts[chosen]
-            at, inside = windows(part.cut, part.end)
-            rows, there = self.instances[part.row], np.arange(len(part))[:, None]
-            scored = inside & rows.scored[there, at]
-            with torch.no_grad():
-                out = read(token_tensor(rows.tokens), chosen, at).double().softmax(-1).numpy()
-            truth = self.task.truth(rows)[there, at] if self.task.knows_truth else None
-            values = score_positions(out, truth, rows.tokens[there, at])[self.metric]
-            np.add.at(sums, part.row, (values * scored).sum(1))
-            np.add.at(counts, part.row, scored.sum(1))
-        return mean_over(sums, counts, self.instances.problem)
+        found = read_texts(self.task, self.instances, self.parts, lambda *asked: [("read", read(*asked))])
+        return found.score("read", self.metric)
 
 
 def _text(tokens: Tensor, at: IntArray) -> Tensor:

@@ -8,7 +8,7 @@ inside one context.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,43 +34,38 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Boundary:
-    """The tokens begin..at of a sequence, and the tokens at..end after them."""
-
-    begin: int
-    at: int
-    end: int
-
-
-@dataclass(frozen=True)
 class Transitions:
     """How y moves where the context changes, and where it does not."""
 
     changes: list[Move]  # moves where a new context begins
     controls: list[Move]  # moves at boundaries inside one context, with windows of the same length
-    shown: FloatArray  # y of one sequence, (L, d)
-    boundaries: list[int]  # where a new context begins in it
-    moved: list[int | None]  # after how many tokens y has moved at each of these. None: it has not
+    shown: FloatArray  # y of the first sequence, (L, d)
+    boundaries: list[int]  # where a new context begins in it: the first of the changes
 
     @property
     def far(self) -> float:
         """The distance that 5 % of the controls exceed. A change that exceeds it has moved y."""
-        return _far(self.controls)
+        return float(np.quantile([control.distance for control in self.controls], FAR, method="higher"))
+
+    @property
+    def moved(self) -> list[int | None]:
+        """After how many tokens y has moved at each change. None: it has not gone far enough."""
+        far = self.far
+        return [change.tokens if change.distance > far else None for change in self.changes]
 
     def tokens(self) -> list[int]:
         """After how many tokens y has moved, for the changes that have moved it."""
-        return [tokens for tokens in _moved(self.changes, self.far) if tokens is not None]
+        return [tokens for tokens in self.moved if tokens is not None]
 
 
-def move(y: FloatArray, boundary: Boundary) -> Move:
-    """How y moves at a boundary of a sequence.
+def move(y: FloatArray, begin: int, at: int, end: int) -> Move:
+    """How y moves between the tokens begin..at of a sequence and the tokens at..end after them.
 
     The place of y on each side is its mean over the last quarter of that side. y is past the middle when its mean over 4
     positions, projected on the line between the two places, is.
     """
-    old = _settled(y[boundary.begin + 1 : boundary.at + 1])
-    new = _settled(y[boundary.at + 1 : boundary.end])
-    along = (y[boundary.at - SMOOTHED + 2 : boundary.end] - old) @ (new - old)
+    old, new = _settled(y[begin + 1 : at + 1]), _settled(y[at + 1 : end])
+    along = (y[at - SMOOTHED + 2 : end] - old) @ (new - old)
     smooth = np.convolve(along, np.full(SMOOTHED, 1 / SMOOTHED), mode="valid")
     past = np.flatnonzero(smooth > ((new - old) ** 2).sum() / 2)
     return Move(float(np.linalg.norm(new - old)), int(past[0]) + 1 if len(past) else None)
@@ -82,22 +77,20 @@ def transitions(y: FloatArray, instances: Instances, segments: Segments) -> Tran
     Distances are divided by the root of the mean squared distance of y from its mean, over the sequences used. All windows, at a
     change and inside the two segments beside it, have the same length: half of the shorter segment.
     """
-    found: list[tuple[int, Boundary, list[Boundary]]] = []
+    found = []
     for row, begin, at, end in _neighbours(segments):
         side = min(at - begin, end - at) // 2
         if side >= SHORTEST:
-            inside = [Boundary(at - 2 * side, at - side, at), Boundary(end - 2 * side, end - side, end)]
-            found.append((row, Boundary(at - side, at, at + side), inside))
+            found.append((row, at, [(middle - side, middle, middle + side) for middle in (at, at - side, end - side)]))
     if not found:
         return None
     used = np.concatenate([y[row, : instances.lengths[row]] for row in sorted({row for row, *_ in found})])
     scale = float(np.sqrt(((used - used.mean(0)) ** 2).sum(-1).mean())) or 1.0  # 1 for a constant y
-    changes = [move(y[row] / scale, boundary) for row, boundary, _ in found]
-    controls = [move(y[row] / scale, boundary) for row, _, inside in found for boundary in inside]
+    changes = [move(y[row] / scale, *change) for row, _, (change, *_) in found]
+    controls = [move(y[row] / scale, *control) for row, _, (_, *inside) in found for control in inside]
     first = found[0][0]
-    own = [(boundary.at, change) for (row, boundary, _), change in zip(found, changes, strict=True) if row == first]
-    moved = _moved([change for _, change in own], _far(controls))
-    return Transitions(changes, controls, y[first, : instances.lengths[first]], [at for at, _ in own], moved)
+    shown = y[first, : instances.lengths[first]]
+    return Transitions(changes, controls, shown, [at for row, at, _ in found if row == first])
 
 
 def _neighbours(segments: Segments) -> Iterator[tuple[int, int, int, int]]:
@@ -106,16 +99,6 @@ def _neighbours(segments: Segments) -> Iterator[tuple[int, int, int, int]]:
     for (row, begin, at), (other, start, end) in itertools.pairwise(zip(*columns, strict=True)):
         if row == other and at == start:
             yield row, begin, at, end
-
-
-def _moved(changes: Sequence[Move], far: float) -> list[int | None]:
-    """After how many tokens y has moved at each change; None where it has not gone far enough."""
-    return [change.tokens if change.distance > far else None for change in changes]
-
-
-def _far(controls: Sequence[Move]) -> float:
-    """The distance that 5 % of the controls exceed."""
-    return float(np.quantile([control.distance for control in controls], FAR, method="higher"))
 
 
 def _settled(y: FloatArray) -> FloatArray:

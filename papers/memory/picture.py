@@ -6,25 +6,20 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from papers.memory.study import Panel, Study
-from regbench.report.pictures import COLOURS, DASHES, MARKERS, STYLE, save_picture
+from regbench.report.pictures import COLOURS, DASHES, MARKERS, drawing
 
 _GUIDES: tuple[Any, ...] = ((0, (1, 2)), (0, (4, 4)), "-")
 
 
 def draw(study: Study, title: str, path: Path) -> None:
-    """Draws the panels of a study side by side."""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(5.2 * len(study.panels), 5.2), layout="constrained")
+    with drawing(path, (5.2 * len(study.panels), 5.2)) as figure:
         for axes, panel in zip(figure.subplots(1, len(study.panels), squeeze=False).flat, study.panels, strict=True):
             _draw_panel(axes, panel)
         figure.suptitle(title, x=0.01, ha="left")
-        save_picture(figure, path, 130)
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
@@ -33,19 +28,10 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     for curve, dashes in zip(guides, _GUIDES * len(guides), strict=False):
         axes.plot(curve.x, curve.y, color="#777777", linestyle=dashes, linewidth=1.1, label=curve.label)
     lines = [curve for curve in panel.curves if not curve.guide]
-    for curve, (colour, marker, dashes) in zip(
-        lines, itertools.cycle(zip(COLOURS, MARKERS, ("-", *DASHES), strict=True)), strict=False
-    ):
-        axes.plot(
-            curve.x,
-            curve.y,
-            color=colour,
-            marker=marker,
-            markersize=4.5,
-            linestyle=dashes,
-            linewidth=1.6,
-            label=curve.label,
-        )
+    looks = itertools.cycle(zip(COLOURS, MARKERS, ("-", *DASHES), strict=True))
+    for curve, (colour, marker, dashes) in zip(lines, looks, strict=False):
+        style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4.5, "linestyle": dashes}
+        axes.plot(curve.x, curve.y, linewidth=1.6, label=curve.label, **style)
     axes.set_xscale("log")
     ticks = sorted({float(x) for curve in lines for x in curve.x})
     axes.set_xticks(ticks if len(ticks) <= 8 else ticks[:: -(-len(ticks) // 8)])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from regbench.config import read_run
-from regbench.report.pictures import COLOURS, DASHES
+from regbench.report.pictures import COLOURS, DASHES, drawing
 from regbench.training.progress import MEASURED
 from regbench.utils.errors import UserError, nearest
 from regbench.utils.files import write_rows
@@ -42,12 +42,10 @@ class Measured:
         return max((b - a for a, b in pairwise(self.steps)), default=0)
 
     def memories(self) -> list[str]:
-        """The names of the memories whose recall was measured."""
         return [name.removeprefix(RECALL) for name in self.figures if name.startswith(RECALL)]
 
 
 def read_measured(folder: str | Path) -> list[Measured]:
-    """The figures of every seed of a run."""
     folder = Path(folder)
     config, found = read_run(folder), []
     for seed in config.seeds:
@@ -120,16 +118,10 @@ def write_csv(found: Iterable[Measured], path: Path) -> None:
 
 def plot_recall(found: Sequence[Measured], path: Path) -> None:
     """Draws recall by training step, a panel for each run: the mean over seeds thick, each seed thin, chance grey."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    from regbench.report.pictures import STYLE, save_picture
-
     runs = list(dict.fromkeys(one.run for one in found))
     names = list(dict.fromkeys(name for one in found for name in one.memories()))
     styles = dict(zip(names, itertools.cycle(zip(COLOURS, ("-", *DASHES), strict=True)), strict=False))
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(5.6 * len(runs), 4.4), layout="constrained")
+    with drawing(path, (5.6 * len(runs), 4.4)) as figure:
         for axes, run in zip(figure.subplots(1, len(runs), squeeze=False, sharey=True).flat, runs, strict=True):
             seeds = [one for one in found if one.run == run]
             for name in (name for name in names if all(name in one.memories() for one in seeds)):
@@ -149,4 +141,3 @@ def plot_recall(found: Sequence[Measured], path: Path) -> None:
             axes.set_ylim(-0.02, 1.04)
             axes.legend(frameon=False, loc="lower right", title="memory")
         figure.axes[0].set_ylabel("share of its pairs that a memory recalls")
-        save_picture(figure, path, 130)

@@ -26,7 +26,6 @@ class Options:
     optimizers: bool = False  # zipf-memory: whether memories are trained, too
 
     def rng(self, draw: int) -> np.random.Generator:
-        """The random numbers of one draw."""
         return np.random.default_rng([self.seed, draw])
 
 
@@ -80,17 +79,14 @@ class Study:
 
 
 def between(what: str, value: float, low: float, high: float) -> Expectation:
-    """A number lies in [low, high]."""
     return Expectation(what, f"{value:.2f}", f"{low:.2f} to {high:.2f}", bool(low <= value <= high))
 
 
 def at_most(what: str, value: float, limit: float) -> Expectation:
-    """A number is not above a limit."""
     return Expectation(what, f"{value:.3g}", f"at most {limit:.3g}", bool(value <= limit))
 
 
 def at_least(what: str, value: float, limit: float) -> Expectation:
-    """A number is not below a limit."""
     return Expectation(what, f"{value:.3g}", f"at least {limit:.3g}", bool(value >= limit))
 
 

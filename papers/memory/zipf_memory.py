@@ -43,9 +43,9 @@ PUBLISHED: dict[Settings, tuple[float, ...]] = {
 """Errors by width in the released results of the paper: the best of four learning rates, after 10,240 samples."""
 
 
-def frequencies(n_tokens: int, alpha: float = 2.0) -> FloatArray:
-    """p(z) ~ z^-alpha for z = 1..N, (N,)."""
-    weights = np.arange(1, n_tokens + 1, dtype=np.float64) ** -alpha
+def frequencies(n_tokens: int) -> FloatArray:
+    """p(z) ~ z^-2 for z = 1..N, (N,)."""
+    weights = np.arange(1, n_tokens + 1, dtype=np.float64) ** -2.0
     return weights / weights.sum()
 
 
@@ -210,7 +210,6 @@ def _embeddings(rng: np.random.Generator, count: int, d: int) -> FloatArray:
 
 
 def _with_error(values: FloatArray) -> str:
-    """A mean with its standard error."""
     return f"{values.mean():.4f} ({values.std(ddof=1) / len(values) ** 0.5:.4f})"
 
 

@@ -19,16 +19,13 @@ BINS = 8
 
 
 def report(rows: Sequence[Row], track: str, split: str, limit: int, steps: int) -> Report:
-    """What is shown of runs on a track."""
     words = "one step" if steps == 1 else f"{steps} steps"
     title = f"{track}, {split} split, at most {limit} instances: behind a segment, before and after {words} on it"
-    table = [_cells(row) for row in rows]
     shown = ["segment", "way", "rate", "NLL ↓", "NLL difference", "of full"]
     shown += ["Bayes NLL", "NLL of gap"] if rows[0].outcome.reference else []
     return Report(
         title,
-        ["run", *table[0]],
-        [[row.run, *cells.values()] for row, cells in zip(rows, table, strict=True)],
+        [_cells(row) for row in rows],
         3,
         shown,
         notes(rows),
@@ -40,7 +37,7 @@ def report(rows: Sequence[Row], track: str, split: str, limit: int, steps: int) 
 def _cells(row: Row) -> dict[str, str]:
     """One row by heading: each metric before, its change, and where there is a reference how far that is on the way to it."""
     share = "—" if row.share_of_full is None else f"{100 * row.share_of_full:.0f} %"
-    found = {"segment": str(row.place), "way": row.way, "rate": f"{row.rate:g}"}
+    found = {"run": row.run, "segment": str(row.place), "way": row.way, "rate": f"{row.rate:g}"}
     known = row.outcome.before
     for metric in (*(m for m in SHORT if m in known), *(m for m in known if m not in SHORT)):
         name = SHORT.get(metric, label(metric))
@@ -125,5 +122,4 @@ def _draw(rows: Sequence[Row], title: str, path: Path) -> None:
 
 
 def _bin_width(outcome: Outcome) -> int:
-    """The width of a bin of distance."""
     return max(1, -(-int(outcome.distance[outcome.behind].max() + 1) // BINS))

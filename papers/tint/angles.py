@@ -42,7 +42,6 @@ class AngleRow:
 
 
 def measure_angles(models: Sequence[Trained], run: str, place: Place, split: str, limit: int) -> list[AngleRow]:
-    """The angles of one run at one place."""
     instances = models[0].track.instances(split)[:limit]
     cuts = place.cuts(instances.lengths)
     seeds = [list(_of_model(trained, instances, cuts)) for trained in models]

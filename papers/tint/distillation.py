@@ -46,8 +46,6 @@ class Texts:
 class Distilled:
     """One run after one number of steps."""
 
-    run: str  # the name of the run
-    place: Place  # where the prompt ends
     steps: int  # steps of training
     rate: float  # the learning rate that was chosen
     outcome: Outcome  # before: the model without the prompt. After: the student
@@ -61,6 +59,8 @@ class Distilled:
 class Distillation:
     """All numbers of steps of one run at one place."""
 
+    run: str  # the name of the run
+    place: Place  # where the prompt ends
     rows: tuple[Distilled, ...]  # one for each number of steps
     prompted: Outcome  # before: the model without the prompt. After: the model with it
     pass_operations: float  # of one pass over a prompt
@@ -134,10 +134,10 @@ def distil_run(
         if not np.isfinite(asked.scores[rate, n]["nll"][asked.behind]).all():
             raise UserError(f"{name}: the rate {rate:g} diverges on the {split} split at {place}: give smaller --rates")
     rows = [
-        Distilled(name, place, n, rate, asked.outcome((rate, n)), *np.mean(asked.figures[rate, n], axis=0).tolist())
+        Distilled(n, rate, asked.outcome((rate, n)), *np.mean(asked.figures[rate, n], axis=0).tolist())
         for n, rate in best.items()
     ]
-    return Distillation(tuple(rows), asked.outcome("prompted"), asked.pass_operations)
+    return Distillation(name, place, tuple(rows), asked.outcome("prompted"), asked.pass_operations)
 
 
 @dataclass
@@ -165,7 +165,6 @@ def _measure(
     queries: int,
     limit: int,
 ) -> _Measured:
-    """Every prompt of a split."""
     track = models[0].track
     instances, train = track.instances(split)[:limit], track.instances("train")[:queries]
     cuts, behind = behind_segment(track, split, instances, place)

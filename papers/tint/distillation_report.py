@@ -14,21 +14,9 @@ from regbench.report.table import signed
 
 
 def report(found: Sequence[Distillation], track: str, split: str, limit: int, queries: int) -> Report:
-    """What is shown of runs on a track."""
     others = [METRICS[m].heading for m in found[0].prompted.before if m != "nll"]
-    columns = [
-        "run",
-        "prompt",
-        "model",
-        "rate",
-        "NLL ↓",
-        "difference",
-        *others,
-        "KL",
-        "seconds",
-        "operations",
-        "passes",
-    ]
+    first = ["run", "prompt", "model", "rate", "NLL ↓", "difference"]
+    columns = [*first, *others, "KL", "seconds", "operations", "passes"]
     rows = [cells for each in found for cells in _cells(each)]
     grouped = "; windows of one document count as one" if found[0].prompted.problem is not None else ""
     note = (
@@ -40,10 +28,9 @@ def report(found: Sequence[Distillation], track: str, split: str, limit: int, qu
     )
     return Report(
         f"{track}, {split} split, at most {limit} instances: prompts distilled on {queries} sampled texts each",
-        columns,
-        rows,
+        [dict(zip(columns, row, strict=True)) for row in rows],
         3,
-        ["prompt", "model", "rate", "NLL ↓", "difference", "KL", "seconds", "passes"],
+        [*first[1:], "KL", "seconds", "passes"],
         [note],
         [["split", *columns], *([split, *row] for row in rows)],
         partial(_draw, found),
@@ -52,8 +39,7 @@ def report(found: Sequence[Distillation], track: str, split: str, limit: int, qu
 
 def _cells(each: Distillation) -> Iterator[list[str]]:
     """The model with and without the prompt, and the students."""
-    first = each.rows[0]
-    names = [first.run, str(first.place)]
+    names = [each.run, str(each.place)]
     yield [*names, "prompted", "—", *_scores(each.prompted, "after"), "—", "—", f"{each.pass_operations:.3g}", "1"]
     yield [*names, "unprompted", "—", *_scores(each.prompted, "before"), "—", "—", "0", "0"]
     for row in each.rows:
@@ -71,19 +57,17 @@ def _scores(outcome: Outcome, which: str) -> list[str]:
 
 def _draw(found: Sequence[Distillation], title: str, path: Path) -> None:
     """The NLL after the prompt by the number of steps: a row of panels for each run, a panel for each prompt."""
-    runs = list(dict.fromkeys(each.rows[0].run for each in found))
-    places = list(dict.fromkeys(each.rows[0].place for each in found))
+    runs, places = (list(dict.fromkeys(of)) for of in zip(*((each.run, each.place) for each in found), strict=True))
     with picture(len(runs), len(places), title, path, sharex=True, sharey="row") as panels:
         for each in found:
-            run, place, steps = each.rows[0].run, each.rows[0].place, [row.steps for row in each.rows]
-            axes = panels[runs.index(run)][places.index(place)]
+            axes, steps = panels[runs.index(each.run)][places.index(each.place)], [row.steps for row in each.rows]
             for which, dashes, name in (("before", (6, 3), "unprompted"), ("after", (1, 0), "prompted")):
                 nll = each.prompted.score(which, "nll").value
                 axes.axhline(nll, color="#000000", linewidth=1, dashes=dashes, label=name)
             students = [row.outcome.score("after", "nll").value for row in each.rows]
             errors = [row.outcome.score("difference", "nll").stderr for row in each.rows]
             axes.errorbar(steps, students, errors, capsize=2, elinewidth=1, label="student", **LINES["full"])
-            axes.set_title(f"{run}\nprompt of {place}")
+            axes.set_title(f"{each.run}\nprompt of {each.place}")
             axes.set_xscale("log", base=2)
             axes.set_xticks(steps)
             axes.xaxis.set_major_formatter("{x:g}")

@@ -182,7 +182,6 @@ def problems_of(track: Track, split: str, limit: int) -> list[Problem]:
 
 
 def exemplars_that_fit(trained: Trained, layout: str) -> int:
-    """How many exemplars a format uses."""
     if layout == "zero":
         return 0
     task, longest = trained.track.task, trained.model.io.max_length

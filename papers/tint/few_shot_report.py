@@ -14,28 +14,27 @@ HEADINGS = {PLAIN: "accuracy ↑", CALIBRATED: "calibrated ↑", MEDIAN: "at-the
 
 
 def report(rows: Sequence[FewShotRow], track: str, split: str, limit: int) -> Report:
-    """What is shown of runs on a track."""
     accuracies = [metric for metric in HEADINGS if metric in rows[0].values]
     heads = [HEADINGS[metric] for metric in accuracies]
-    least = ["format", "loss", "way", "steps", "rate"]
+    least = ["format", "loss", "way", "steps"]
     cells = [
-        [
-            *_least(row),
-            "—" if row.way == "none" else f"{row.rate:g}",
-            str(row.exemplars),
-            *(plain(row.score(metric)) for metric in accuracies),
-            "—" if row.way == "none" else signed(row.difference(accuracies[-1])),
-            plain(row.score("label_accuracy")),
-            f"{row.score('nll').value:.3f}",
-        ]
+        {
+            "run": row.run,
+            **dict(zip(least, _least(row), strict=True)),
+            "rate": "—" if row.way == "none" else f"{row.rate:g}",
+            "exemplars": str(row.exemplars),
+            **{HEADINGS[metric]: plain(row.score(metric)) for metric in accuracies},
+            "change of the last": "—" if row.way == "none" else signed(row.difference(accuracies[-1])),
+            "label among all tokens ↑": plain(row.score("label_accuracy")),
+            "NLL ↓": f"{row.score('nll').value:.3f}",
+        }
         for row in rows
     ]
     return Report(
         f"{track}, {split} split, at most {limit} problems: the label of a query, after steps on the exemplars",
-        ["run", *least, "exemplars", *heads, "change of the last", "label among all tokens ↑", "NLL ↓"],
-        [[row.run, *own] for row, own in zip(rows, cells, strict=True)],
+        cells,
         4,
-        [*least, *heads],
+        [*least, "rate", *heads],
         _notes(rows, accuracies[-1]),
         _numbers(rows, split, accuracies[-1]),
         partial(_draw, rows, accuracies[-1]),

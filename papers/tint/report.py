@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from regbench.cli.lines import print_line
-from regbench.report.pictures import COLOURS, STYLE, save_picture
+from regbench.report.pictures import COLOURS, STYLE, drawing
 from regbench.report.table import markdown_table, narrow, narrow_table
 from regbench.utils.files import atomic_write, explain_full_disk, write_rows
 
@@ -31,8 +29,7 @@ class Report:
     """What was found."""
 
     title: str  # stands above
-    columns: Sequence[str]  # the headings. The first is "run"
-    rows: Sequence[Sequence[str]]  # the cells
+    rows: Sequence[Mapping[str, str]]  # the cells by heading. The first is "run"
     words: int  # so many columns are words, at the left
     # the columns on the terminal, which is 80 columns wide, without the run: each run has a table
     shown: Sequence[str]
@@ -43,21 +40,18 @@ class Report:
     def show(self, file: Path | None, console: Console) -> None:
         """Prints the tables and the notes. If there is a file, FILE.md, it also writes FILE.md, FILE.csv and FILE.png."""
         console.print(self.title, style="bold")
-        places = [self.columns.index(name) for name in self.shown]
-        left = sum(place < self.words for place in places)
-        for run in dict.fromkeys(row[0] for row in self.rows):
-            table = narrow_table(run, [name.replace(" ", "\n") for name in self.shown], left)
-            for row in self.rows:
-                if row[0] == run:
-                    table.add_row(*narrow(row[place] for place in places))
-            console.print(table)
+        columns = list(self.rows[0])
+        left = len({*columns[: self.words]} & {*self.shown})
+        for run in dict.fromkeys(row["run"] for row in self.rows):
+            cells = (narrow(row[name] for name in self.shown) for row in self.rows if row["run"] == run)
+            console.print(narrow_table(run, [name.replace(" ", "\n") for name in self.shown], left, cells))
         for note in self.notes:
             console.print(note, style="dim")
         if file is None:
             return
         with explain_full_disk(file.parent):
             with atomic_write(file) as out:
-                lines = markdown_table(self.columns, self.rows, self.words)
+                lines = markdown_table(columns, [list(row.values()) for row in self.rows], self.words)
                 out.write("\n".join([f"{self.title}.", "", *lines, "", *self.notes, ""]))
             write_rows(file.with_suffix(".csv"), [str(name) for name in self.numbers[0]], self.numbers[1:])
             self.draw(self.title, file.with_suffix(".png"))
@@ -67,8 +61,8 @@ class Report:
 @contextmanager
 def picture(rows: int, columns: int, title: str, path: Path, **shared: Any) -> Iterator[Any]:
     """The panels of a picture, (rows, columns), to draw into. Then they get one legend and the title, and are written."""
-    with mpl.rc_context({**STYLE, "axes.titlesize": 10}):
-        figure = Figure(figsize=(1.4 + 3.0 * max(2, columns), 1.4 + 2.5 * rows), layout="constrained")
+    size = 1.4 + 3.0 * max(2, columns), 1.4 + 2.5 * rows
+    with drawing(path, size, {**STYLE, "axes.titlesize": 10}, 110) as figure:
         panels = figure.subplots(rows, columns, squeeze=False, **shared)
         yield panels
         known: dict[str, Any] = {}
@@ -77,7 +71,6 @@ def picture(rows: int, columns: int, title: str, path: Path, **shared: Any) -> I
             known |= dict(zip(labels, handles, strict=True))
         figure.legend(list(known.values()), list(known), loc="outside lower center", ncols=len(known), frameon=False)
         figure.suptitle(fill(title, int(12 * figure.get_figwidth())), x=0.01, ha="left", fontsize=11)
-        save_picture(figure, path)
 
 
 def diverging(gains: dict[float, float] | Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -87,11 +87,6 @@ class Attention:
             else:
                 raise UserError(f"unknown head '{part}'; heads are {names[0]} to {names[-1]}")
         return [head for head in self.heads if head in found]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As `attention.json` holds it."""
-        heads = [asdict(head) | {"mass": _plain(head.mass), "per_key": _plain(head.per_key)} for head in self.heads]
-        return asdict(self) | {"heads": heads}
 
 
 class _Sums:
@@ -178,10 +173,6 @@ class Ablation:
     after: dict[str, ScoreRecord]  # by score the model without the heads
     change: dict[str, ScoreRecord]  # by score the difference, with the standard error of paired instances
 
-    def to_dict(self) -> dict[str, Any]:
-        """As `attention.json` holds it."""
-        return {"heads": self.heads} | {name: _plain(getattr(self, name)) for name in ("before", "after", "change")}
-
 
 def ablate(trained: Trained, instances: Instances, heads: Sequence[Head]) -> Ablation:
     """Scores a model with and without some heads."""
@@ -202,10 +193,16 @@ def ablate(trained: Trained, instances: Instances, heads: Sequence[Head]) -> Abl
     return Ablation([head.name for head in heads], whole, without, change)
 
 
-def one_map(trained: Trained, instances: Instances, number: int, heads: Sequence[Head]) -> dict[str, FloatArray]:
-    """The attention of some heads in one instance, by name: (L, L), as shares of each row's absolute mass."""
-    part = instances[number : number + 1]
+def maps(
+    trained: Trained, instances: Instances, number: int, heads: Sequence[Head]
+) -> Iterator[tuple[Head, FloatArray, NDArray[np.bool_] | None]]:
+    """The attention of some heads in one instance, as shares of each row's absolute mass, and the keys of the head's set: (L, L).
+
+    The keys are None for a mixed head.
+    """
+    part, separator = instances[number : number + 1], trained.track.task.io.separator
     tokens = token_tensor(part.tokens)
+    sets = key_sets(shift_in(tokens, separator), separator, hidden_states_of(part))
     found: dict[str, FloatArray] = {}
 
     def keep(layer: str, weights: Tensor) -> None:
@@ -215,7 +212,8 @@ def one_map(trained: Trained, instances: Instances, number: int, heads: Sequence
                 found[head.name] = shares[0, head.number - 1].double().numpy()
 
     read_attention(trained.model, tokens, attention_layers(trained.model, trained.architecture), keep)
-    return found
+    for head in heads:
+        yield head, found[head.name], None if head.kind == "mixed" else sets[head.kind][0].numpy()
 
 
 def _shares(weights: Tensor) -> tuple[Tensor, bool]:
@@ -230,10 +228,6 @@ def _rows(instances: Instances, model: Model) -> int:
     length = instances.tokens.shape[1]
     heads = max(1, int(getattr(model.options, "n_heads", 1)) + len(getattr(model.options, "extra_ngram_heads", ())))
     return max(1, BATCH_BYTES // (4 * length * length * (2 * heads + 2 * (len(KINDS) + len(CONTRASTS)))))
-
-
-def _plain(records: dict[str, ScoreRecord]) -> dict[str, dict[str, float]]:
-    return {name: record.model_dump() for name, record in records.items()}
 
 
 def labels(trained: Trained, instances: Instances, number: int) -> list[str]:
@@ -259,16 +253,6 @@ def typical(found: Attention) -> list[Head]:
         if head.kind != "mixed":
             groups.setdefault((head.layer, head.kind), []).append(head)
     return [max(group, key=strength) for group in groups.values()] or [max(found.heads, key=strength)]
-
-
-def marked_keys(trained: Trained, instances: Instances, number: int, kind: str) -> NDArray[np.bool_] | None:
-    """The keys of a head's set in one instance, (L, L). None for a mixed head."""
-    if kind == "mixed":
-        return None
-    part, separator = instances[number : number + 1], trained.track.task.io.separator
-    inputs = shift_in(token_tensor(part.tokens), separator)
-    keys: NDArray[np.bool_] = key_sets(inputs, separator, hidden_states_of(part))[kind][0].numpy()
-    return keys
 
 
 def attention_layers(model: Model, architecture: str) -> dict[str, Any]:

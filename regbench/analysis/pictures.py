@@ -1,4 +1,4 @@
-"""Pictures of what is inside a model: the kinds of its heads, maps of attention, and what probes read."""
+"""Pictures of what is asked of a model: the kinds of its heads, maps of attention, what probes read, where it errs."""
 
 from __future__ import annotations
 
@@ -12,72 +12,62 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from regbench.analysis.errors import FEATURES, Bin
-from regbench.report.pictures import COLOURS, DARKER, MARKERS, drawing, line_look, white_lines
+from regbench.report.pictures import BASELINE_STYLES, COLOURS, DARKER, MARKERS, drawing, heat_map, line_look
 from regbench.utils.arrays import FloatArray
 
 if TYPE_CHECKING:
+    from regbench.analysis.attention import Attention
+    from regbench.analysis.course import Course
     from regbench.analysis.probes import Reading
 
 MORE_IS_DARKER = LinearSegmentedColormap.from_list("more is darker", DARKER)
 _STYLE: dict[Any, Any] = {"text.parse_math": False, "font.size": 9, "axes.titlesize": 10, "axes.titlelocation": "left"}
 
 
-def plot_heads(
-    names: Sequence[str], kinds: Sequence[str], sets: Sequence[str], mass: FloatArray, title: str, path: Path
-) -> None:
-    """Draws the share of every head's attention in every set, dark where it is large.
-
-    `mass` is (H, S). `names` are of the H rows; one without a kind, such as that of chance, stands apart by its italics.
-    """
-    rows, columns = mass.shape
-    with drawing(path, (2.2 + 0.62 * columns, 1.3 + 0.26 * rows), _STYLE, 110) as figure:
-        axes = figure.subplots()
-        axes.imshow(mass, cmap=MORE_IS_DARKER, vmin=0.0, vmax=1.0, aspect="auto")
-        axes.set_xticks(range(columns), sets, rotation=40, ha="left", rotation_mode="anchor")
-        axes.xaxis.tick_top()
-        axes.set_yticks(range(rows), names)
-        white_lines(axes, rows, columns)
-        for label, kind in zip(axes.get_yticklabels(), kinds, strict=True):
-            label.set_fontstyle("normal" if kind else "italic")
-        for i in range(rows):
-            for j in range(columns):
-                chosen = kinds[i] == sets[j]
-                axes.text(
-                    j,
-                    i,
-                    f"{mass[i, j]:.2f}".removeprefix("0"),
-                    ha="center",
-                    va="center",
-                    fontsize=8,
-                    weight="bold" if chosen else "normal",
-                    color="white" if mass[i, j] > 0.65 else "#222222",
-                )
-            axes.text(columns - 0.4, i, kinds[i], va="center", weight="normal" if kinds[i] == "mixed" else "bold")
+def plot_heads(found: Attention, title: str, path: Path) -> None:
+    """Draws the share of every head's attention in every set, dark where it is large, and of uniform attention."""
+    sets, heads = found.sets, found.heads
+    mass = np.array([[found.chance[s] for s in sets], *([head.mass[s].value for s in sets] for head in heads)])
+    with drawing(path, (2.2 + 0.62 * len(sets), 1.3 + 0.26 * len(mass)), _STYLE, 110) as figure:
+        axes, names = figure.subplots(), ["uniform", *(head.name for head in heads)]
+        _, numbers = heat_map(axes, mass, names, sets, 1.0, cmap=MORE_IS_DARKER, aspect="auto")
+        axes.get_yticklabels()[0].set_fontstyle("italic")
+        for i, kind in enumerate(["", *(head.kind for head in heads)]):
+            axes.text(len(sets) - 0.4, i, kind, va="center", weight="normal" if kind == "mixed" else "bold")
+            for number, name in zip(numbers[i], sets, strict=True):
+                number.set(fontsize=8, weight="bold" if kind == name else "normal")
         figure.suptitle(title, x=0.02, ha="left", fontsize=10)
 
 
 def plot_map(
-    attention: FloatArray, marked: NDArray[np.bool_] | None, labels: Sequence[str], start: int, title: str, path: Path
+    weights: FloatArray,
+    marked: NDArray[np.bool_] | None,
+    labels: Sequence[str],
+    queries: tuple[int, int],
+    title: str,
+    path: Path,
 ) -> None:
-    """Draws a part of one head's attention (ICLL Figure 4).
+    """Draws one head's attention (L, L) from some queries to the last keys, 60 or as many as the queries (ICLL Figure 4).
 
-    `attention` (R, C) has a row for each query and a column for each key; the last keys are those of the queries. A ring is drawn
-    around the keys that are `marked`, those of the set that the head is named after. `labels` (C,) are what is read at each key.
-    That of the first query is number `start`.
+    A ring is drawn around the keys that are `marked` (L, L), those of the set that the head is named after. `labels` (L,) are
+    what is read at each position.
     """
+    begin, end = queries
+    first = max(0, end - max(60, end - begin))
+    attention = weights[begin:end, first:end]
     rows, columns = attention.shape
     with drawing(path, (max(5.0, 1.8 + 0.2 * columns), max(3.5, 1.3 + 0.2 * rows)), _STYLE, 110) as figure:
         axes = figure.subplots()
         most = max(0.1, float(attention.max(initial=0.0)))
         image = axes.imshow(attention, cmap=MORE_IS_DARKER, vmin=0.0, vmax=most, aspect="equal")
-        axes.set_xticks(range(columns), labels, rotation=90, fontsize=7, family="monospace")
-        axes.set_yticks(range(rows), labels[start : start + rows], fontsize=7, family="monospace")
+        axes.set_xticks(range(columns), labels[first:end], rotation=90, fontsize=7, family="monospace")
+        axes.set_yticks(range(rows), labels[begin:end], fontsize=7, family="monospace")
         axes.set_xlabel("key: the token read there, and the state after it")
         axes.set_ylabel("query")
         axes.tick_params(length=0)
         axes.spines[:].set_color("#999999")
         if marked is not None:
-            y, x = np.nonzero(marked)
+            y, x = np.nonzero(marked[begin:end, first:end])
             axes.scatter(x, y, s=26, facecolors="none", edgecolors=COLOURS[1], linewidths=0.9)
         bar = figure.colorbar(image, ax=axes, shrink=0.7, aspect=30, pad=0.01)
         bar.set_label("share of the query's attention")
@@ -129,6 +119,26 @@ def plot_probes(readings: Mapping[str, Sequence[Reading]], title: str, path: Pat
             color="#555555",
         )
         frames[-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def plot_courses(found: Sequence[Course], subtitle: str, path: Path) -> None:
+    """Draws how far each run is from other predictors over the course of its training, a panel a run."""
+    with drawing(path, (2.2 + 4.4 * len(found), 4.6)) as figure:
+        panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
+        for axes, course in zip(panels, found, strict=True):
+            styles = dict(zip(sorted(course.distance), BASELINE_STYLES * len(course.distance), strict=False))
+            for other, records in course.distance.items():
+                (colour, dashes), millions = styles[other], np.array(course.tokens) / 1e6
+                values = [record.value for record in records]
+                axes.plot(millions, values, color=colour, linestyle=dashes, linewidth=2, label=other)
+            axes.set_title(course.name)
+            axes.set_xlabel("training tokens (millions)")
+            axes.set_ylim(bottom=0)
+        panels[0].set_ylabel("total variation distance")
+        handles, labels = panels[0].get_legend_handles_labels()
+        order = sorted(range(len(labels)), key=lambda i: -float(handles[i].get_ydata()[-1]))
+        figure.legend([handles[i] for i in order], [labels[i] for i in order], loc="outside right upper", frameon=False)
+        figure.supxlabel(subtitle, x=0.02, ha="left", fontsize=9, color="#555555")
 
 
 def plot_errors(bins: Sequence[Bin], score: str, title: str, path: Path) -> None:

@@ -56,7 +56,6 @@ class Samples:
     unit: NDArray[np.integer]  # what errors are over: the instance, or the problem that instances share, (S,)
 
     def __len__(self) -> int:
-        """S."""
         return len(self.row)
 
 

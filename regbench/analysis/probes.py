@@ -59,7 +59,6 @@ class Reading:
     constant: ScoreRecord  # the mean of the training samples, or the more frequent answer
     layers: list[ScoreRecord]  # the MLP probe of every layer
     untrained_layers: list[ScoreRecord]  # the same for the initial weights
-    samples: int  # samples of the test split
 
 
 def chosen_targets(what: str) -> list[Target]:
@@ -91,7 +90,6 @@ def probe(
     trained: Trained,
     targets: Sequence[Target],
     *,
-    seed: int = 0,
     steps: int = STEPS,
     announce: Callable[[str], None] = lambda _: None,
 ) -> list[Reading]:
@@ -111,7 +109,7 @@ def probe(
 
     def data(split: str, number: int, sort: tuple[str, int]) -> tuple[Samples, dict[str, list[Tensor]]]:
         instances = trained.track.instances(split)[: limits[split]]
-        generator = np.random.default_rng([seed, number, *sort[0].encode(), sort[1]])
+        generator = np.random.default_rng([0, number, *sort[0].encode(), sort[1]])
         what, order = sort
         if what == "state":
             samples = state_samples(instances, io.separator, io.vocab_size, generator)
@@ -124,7 +122,7 @@ def probe(
 
     for sort, own in groups.items():
         announce(f"training probes of {', '.join(target.name for target in own)}")
-        fitted[sort] = _Fitted(own, *data("train", 0, sort), *data("validation", 1, sort), seed, steps)
+        fitted[sort] = _Fitted(own, *data("train", 0, sort), *data("validation", 1, sort), steps)
     found: dict[str, Reading] = {}
     for sort, probes in fitted.items():  # every choice is made: now the test split
         found |= probes.readings(*data("test", 2, sort))
@@ -163,7 +161,6 @@ class _Fitted:
         features: dict[str, list[Tensor]],
         held_out: Samples,
         held_out_features: dict[str, list[Tensor]],
-        seed: int,
         steps: int,
     ) -> None:
         self.targets = targets
@@ -190,9 +187,8 @@ class _Fitted:
             self.width,
             samples.query.shape[1],
             samples.counts.shape[-1],
-            seed,
         )
-        self.network.train(self._stack(features), torch.from_numpy(samples.query), torch.stack(wanted), seed, steps)
+        self.network.train(self._stack(features), torch.from_numpy(samples.query), torch.stack(wanted), steps)
         losses = self._losses(held_out, held_out_features)
         self.best = []
         for k, target in enumerate(targets):
@@ -227,7 +223,6 @@ class _Fitted:
                 constant=_record(loss_of(target, constant if not target.classifies else 2 * constant - 1, y), samples),
                 layers=[at["trained", i] for i in range(self.layers)],
                 untrained_layers=[at["untrained", i] for i in range(self.layers)],
-                samples=len(samples),
             )
         return found
 

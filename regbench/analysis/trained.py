@@ -85,7 +85,14 @@ class Trained:
             check_tokens(np.array([[token]]), self.track.task.io.vocab_size)
 
 
-def load(folder: str | Path, seed: int | None = None, arch: str | Path | type | None = None) -> Trained:
+def load(
+    folder: str | Path,
+    seed: int | None = None,
+    arch: str | Path | type | None = None,
+    *,
+    split: str = "validation",
+    track: str | None = None,
+) -> Trained:
     """The trained model of a run folder, on the CPU.
 
     Args:
@@ -93,6 +100,8 @@ def load(folder: str | Path, seed: int | None = None, arch: str | Path | type | 
         seed: One of its seeds. None: the first.
         arch: The architecture, as `regbench.run` takes it: needed for a class of another program, and where a file has moved.
             None: what the run names.
+        split: The split that the model will read. It must be as it was.
+        track: Its name or file. None: what the run names.
 
     Returns:
         The model, with `predict`, `logits` and `stream`. `regbench.evaluate` takes it as it is.
@@ -101,7 +110,46 @@ def load(folder: str | Path, seed: int | None = None, arch: str | Path | type | 
         UserError: The folder holds no run, or not this seed. Or something has changed since: the architecture does not fit the
             weights, the track has another definition, or the split has other instances.
     """
-    return load_trained(folder, seed, architecture=str(arch) if isinstance(arch, Path) else arch)
+    folder = Path(folder)
+    config = read_run(folder)
+    if seed is None:
+        seed = config.seeds[0]
+    if seed not in config.seeds:
+        raise UserError(f"{folder} has no seed {seed}; its seeds are {', '.join(map(str, config.seeds))}")
+    name = f"seed-{seed}/checkpoint.safetensors"
+    path = folder / name
+    if not path.exists():
+        raise UserError(f"{folder} has not trained seed {seed} to the end: there is no {path.name}")
+    loaded = load_track(track or config.track)
+    file, _ = registry.as_file(config.architecture)
+    if arch is None and file is not None and not file.exists():
+        raise UserError(
+            f"{folder} is of the architecture in {file}, which is not here: regbench.load(folder, arch='FILE.py')"
+        )
+    cls = registry.load(registry.ARCHITECTURE, str(arch) if isinstance(arch, Path) else arch or config.architecture)
+    if (folder / "result.json").exists():
+        result = read_result(folder)
+        _check_track(folder, result.track, loaded, split)
+        options = result.architecture.options  # defaults may have changed since
+    else:
+        options, _ = split_settings(config.settings)
+    try:
+        sizes = Folder(folder).tensor_sizes(name)
+    except Refused as error:
+        raise UserError(f"cannot read the checkpoint {path}: {str(error).removeprefix(f'{name}: ')}") from None
+    owner = load_notes(path).get("architecture", config.architecture)
+    if owner != config.architecture:
+        raise UserError(f"the weights in {path} are those of '{owner}', not of '{config.architecture}'")
+    own, io = resolve_options(cls, options), loaded.task.io
+    built_in = cls.__module__.startswith(f"{registry.ARCHITECTURE.package}.")  # others need not build without memory
+    try:
+        if built_in and not fits(sizes, cls, own, io):
+            raise RuntimeError
+        model = build(cls, own, io)
+        load_weights(model, load_tensors(path)[0], str(path))
+    except RuntimeError:
+        raise UserError(f"the weights in {path} are not those of '{config.architecture}' as it is now") from None
+    return Trained(folder, config.architecture, seed, loaded, model.eval())
 
 
 def load_named(
@@ -113,7 +161,7 @@ def load_named(
     track: str | None = None,
     read_track: bool = False,
 ) -> Trained:
-    """As `load_trained`, but no file is executed that only the folder names: the folder may be a stranger's.
+    """As `load`, but no file is executed that only the folder names: the folder may be a stranger's.
 
     `architecture` (FILE.py[:CLASS]) and `track` (a YAML file) name what is not built in. With `read_track` the track's file that
     the folder names is read where nobody names one; its task must be built in.
@@ -131,7 +179,7 @@ def load_named(
             f"{folder} is on the track {config.track}, which is no built-in one and is loaded only if you name its file: "
             f"--track {config.track}"
         )
-    return load_trained(folder, seed, split, architecture=architecture, track=track)
+    return load(folder, seed, architecture, split=split, track=track)
 
 
 def load_to_ask(
@@ -173,60 +221,6 @@ def _is_data(track: str) -> bool:
         return not registry.is_file(str(content["task"]))
     except (UserError, KeyError, TypeError):
         return False
-
-
-def load_trained(
-    folder: str | Path,
-    seed: int | None = None,
-    split: str = "validation",
-    *,
-    architecture: str | type | None = None,
-    track: str | None = None,
-) -> Trained:
-    """The model of one seed of a run, on the CPU.
-
-    Architecture and track are by default those that the configuration names. `split` is the one that the model will read.
-    """
-    folder = Path(folder)
-    config = read_run(folder)
-    if seed is None:
-        seed = config.seeds[0]
-    if seed not in config.seeds:
-        raise UserError(f"{folder} has no seed {seed}; its seeds are {', '.join(map(str, config.seeds))}")
-    name = f"seed-{seed}/checkpoint.safetensors"
-    path = folder / name
-    if not path.exists():
-        raise UserError(f"{folder} has not trained seed {seed} to the end: there is no {path.name}")
-    loaded = load_track(track or config.track)
-    file, _ = registry.as_file(config.architecture)
-    if architecture is None and file is not None and not file.exists():
-        raise UserError(
-            f"{folder} is of the architecture in {file}, which is not here: regbench.load(folder, arch='FILE.py')"
-        )
-    cls = registry.load(registry.ARCHITECTURE, architecture or config.architecture)
-    if (folder / "result.json").exists():
-        result = read_result(folder)
-        _check_track(folder, result.track, loaded, split)
-        options = result.architecture.options  # defaults may have changed since
-    else:
-        options, _ = split_settings(config.settings)
-    try:
-        sizes = Folder(folder).tensor_sizes(name)
-    except Refused as error:
-        raise UserError(f"cannot read the checkpoint {path}: {str(error).removeprefix(f'{name}: ')}") from None
-    owner = load_notes(path).get("architecture", config.architecture)
-    if owner != config.architecture:
-        raise UserError(f"the weights in {path} are those of '{owner}', not of '{config.architecture}'")
-    own, io = resolve_options(cls, options), loaded.task.io
-    built_in = cls.__module__.startswith(f"{registry.ARCHITECTURE.package}.")  # others need not build without memory
-    try:
-        if built_in and not fits(sizes, cls, own, io):
-            raise RuntimeError
-        model = build(cls, own, io)
-        load_weights(model, load_tensors(path)[0], str(path))
-    except RuntimeError:
-        raise UserError(f"the weights in {path} are not those of '{config.architecture}' as it is now") from None
-    return Trained(folder, config.architecture, seed, loaded, model.eval())
 
 
 def on_track(trained: Trained, name: str) -> Trained:

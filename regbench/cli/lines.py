@@ -46,7 +46,8 @@ class Bar:
         self._console = console
         columns = TextColumn("{task.description}"), BarColumn(bar_width=30), TextColumn("{task.completed}/{task.total}")
         self._bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
-        self._of: str | None = None
+        self._task = self._bar.add_task("")
+        self._of = ""
         self._line = now_and_then("", lambda _: None)
         self._told: set[str] = set()
 
@@ -54,26 +55,16 @@ class Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        for task in self._bar.task_ids:
-            self._bar.stop()
-            self._bar.remove_task(task)
-        self._of = None
+        self._bar.live.stop()
 
     def announce(self, name: str, done: int, total: int) -> None:
         what = f"predicted by {escaped(name)}{self.on}"
         if self._of != what:
-            self.clear()
             self._of, self._line = what, now_and_then(what, lambda text: print_line(text, self._console))
-            if self._console.is_terminal:
-                self._bar.start()
-                self._bar.add_task(what, total=total)
+            self._bar.reset(self._task, description=what, total=total)
         if self._console.is_terminal:
-            self._bar.update(self._bar.task_ids[0], completed=done)
-            if done == total:
-                self.clear()
+            self._bar.update(self._task, completed=done)
+            (self._bar.live.stop if done == total else self._bar.start)()
         elif done == total and what not in self._told:
             self._told.add(what)
             print_line(f"{what}: {total} instances", self._console)

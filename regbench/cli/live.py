@@ -32,15 +32,12 @@ _PLAIN_EVERY = 60.0
 
 @dataclass
 class _Run:
-    """A job that runs, what it does now, and the share of its training that is done.
-
-    `first` is the share when it was first told: a resumed training has one. None: nothing was told of training.
-    """
+    """A job that runs."""
 
     job: Job
-    text: str = "starting"
-    share: float = 0.0
-    first: float | None = None
+    text: str = "starting"  # what it does now
+    share: float = 0.0  # of its training, what is done
+    first: float | None = None  # the share when it was first told: a resumed training has one
 
     @property
     def here(self) -> float:
@@ -111,9 +108,7 @@ class Live:
         left = counts.size - sum(run.job.size * run.share for run in running)
         if here > 0 and left > 0:
             end = datetime.now() + timedelta(seconds=(self._clock() - self._started) / here * left)
-            text += (
-                f", end about {end:%H:%M}" if end.date() == datetime.now().date() else f", end about {end:%d %b %H:%M}"
-            )
+            text += f", end about {end:{'%H:%M' if end.date() == datetime.now().date() else '%d %b %H:%M'}}"
         return text
 
 

@@ -30,8 +30,7 @@ def result_table(result: Result, metrics: Metrics = METRICS) -> Table:
     heads = [f"{metric.label}\u00a0{metric.arrow}" for metric in (metrics[name] for name in result.metrics)]
     heads = [fill(head, _COLUMN, break_long_words=False).replace("\u00a0", " ") for head in heads]
     heads = ["predictor", *heads, *["normalized\nscore"] * normalized]
-    table = narrow_table(f"{result.track.name}, {result.split} split", heads, 1)
-    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+    table = narrow_table(f"{result.track.name}, {result.split} split", heads, 1, fold=1)
     for row in rows:
         cells = [f"{row.scores[m].value:.3f} {small_error(row.scores[m].stderr)}" for m in result.metrics]
         cells += [in_hundredths(row.normalized)] * normalized
@@ -56,8 +55,7 @@ def sweep_table(track: str, rows: Sequence[Chosen]) -> Table:
     main = rows[0].point.track.metrics[rows[0].result.track.main_score]
     normalized = any(row.normalized is not None for row in rows)
     heads = ["architecture", "chosen", "trials", "validation\nloss", main.heading.replace(" ", "\n", 1)]
-    table = narrow_table(f"{track}, test split", [*heads, *["normalized\nscore"] * normalized], 2, padding=0)
-    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+    table = narrow_table(f"{track}, test split", [*heads, *["normalized\nscore"] * normalized], 2, fold=1, padding=0)
     table.columns[0].min_width = min(24, max(len(row.point.name) for row in rows))
     for row in sorted(rows, key=lambda row: row.score(main.name).median, reverse=main.higher_is_better):
         score, way = row.score(main.name), row.normalized
@@ -69,13 +67,6 @@ def sweep_table(track: str, rows: Sequence[Chosen]) -> Table:
             f"{score.median:.3f} ({short(score.low)}–{short(score.high)})",
         ]
         table.add_row(*cells, *["—" if way is None else f"{100 * way.median:.0f}"] * normalized)
-    return table
-
-
-def failure_table(failures: Sequence[tuple[str, str]]) -> Table:
-    table = narrow_table("failed", ("what", "why"), 2, failures)
-    for column in table.columns:
-        column.no_wrap, column.overflow = False, "fold"
     return table
 
 

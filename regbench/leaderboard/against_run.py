@@ -17,11 +17,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import pydantic
 import safetensors
 import safetensors.torch
 from numpy.typing import NDArray
@@ -32,15 +33,15 @@ from regbench.evaluation.baselines import Progress
 from regbench.evaluation.predictions import Predictions, expected_arrays
 from regbench.leaderboard.claim import Case, Findings, Note, Reference, RunFolder, find_reference
 from regbench.leaderboard.entry import InstanceScores
-from regbench.leaderboard.figures import rescored
+from regbench.leaderboard.figures import apart, rescored
 from regbench.leaderboard.origin import is_built_in
 from regbench.metrics.scores import score, score_records
 from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Options
 from regbench.models.model import ModelPredictor, manual_seed
 from regbench.models.predictor import predict_in_batches, rows_at_once
-from regbench.results import Curve, SeedRecord
-from regbench.tasks.base import IO, TokenIO, VectorIO
+from regbench.results import SeedRecord
+from regbench.tasks.base import IO, VectorIO
 from regbench.tracks import Track
 from regbench.training.checkpoint import load_model, load_weights
 from regbench.training.progress import now_and_then
@@ -63,6 +64,8 @@ SECONDS, MEMORY_BYTES, FOLDER_BYTES, LOG_BYTES = 3600, 8 << 30, 1 << 28, 1 << 24
 _MOST_NUMBERS = 1 << 20
 """Of a checkpoint that are no parameters: buffers. Beside these it may have eight for each parameter."""
 
+_IO: pydantic.TypeAdapter[IO] = pydantic.TypeAdapter(IO)
+
 
 # --- What a run wrote down. ---
 
@@ -77,7 +80,7 @@ def predictions(case: Case) -> Iterator[str]:
         scores, curves = score_records(one.scores)
         yield from (f"seed {seed.seed}: {fault}" for fault in rescored(seed.scores, scores))
         for metric in scores:
-            if not _same_curve(seed.curves[metric], curves[metric]):
+            if apart(seed.curves[metric], curves[metric]).max() > 1.5e-6:
                 yield f"seed {seed.seed}: the curve of {metric} is not that of the predictions"
     if case.instances is not None:
         own = InstanceScores.of([one.scores for one in case.scored])
@@ -85,15 +88,6 @@ def predictions(case: Case) -> Iterator[str]:
             for metric in sums:
                 if not np.allclose(claimed[metric], sums[metric], rtol=1.1e-6, atol=1e-12):
                     yield f"seed {seed.seed}: instances: {metric} is not that of the predictions"
-
-
-def _same_curve(claimed: Curve, real: Curve) -> bool:
-    if (claimed.position, claimed.count, claimed.axis) != (real.position, real.count, real.axis):
-        return False
-    pairs = [(claimed.value, real.value)]
-    if real.stderr is not None:
-        pairs.append((claimed.stderr or [], real.stderr))
-    return all(len(a) == len(b) and np.allclose(a, b, rtol=0.0, atol=1.5e-6) for a, b in pairs)
 
 
 # --- What its weights predict. ---
@@ -104,8 +98,7 @@ class Asked:
     """What a model is asked: tokens and their lengths, and nothing else of the instances."""
 
     instances: Instances
-    last: bool = False
-    """Whether only the prediction of the last token of each is wanted."""
+    last: bool = False  # whether only the prediction of the last token of each is wanted
 
     def rows(self, io: IO, model: Any, progress: Progress = lambda done, total: None) -> NDArray[Any]:
         """(T, V): a row for each token, as stored predictions have them; or for each instance."""
@@ -277,7 +270,7 @@ def predict_isolated(run: RunFolder, source: bytes, reference: Reference, asked:
     """What a stranger's file predicts. It is given what `_job` reads, in a folder that it cannot write to."""
     if not can_isolate():
         raise UserError("a stranger's code runs only under bubblewrap: install it (apt install bubblewrap), on Linux")
-    record, io = run.result.architecture, reference.track.task.io
+    record = run.result.architecture
     seeds = [seed.seed for seed in run.result.seeds]
     with tempfile.TemporaryDirectory(prefix="regbench-job-") as name, tempfile.TemporaryFile() as log:
         job = Path(name)
@@ -286,12 +279,13 @@ def predict_isolated(run: RunFolder, source: bytes, reference: Reference, asked:
             (job / f"{seed}.safetensors").write_bytes(checkpoint_of(run, seed))
         for i, one in enumerate(asked):
             np.savez(job / f"{i}.npz", tokens=one.instances.tokens, lengths=one.instances.lengths)
-        about: dict[str, Any] = {
+        about = {
             "class": registry.as_file(run.configuration.architecture)[1],
             "options": record.options,
             "seeds": seeds,
+            "io": _IO.dump_python(reference.track.task.io),
+            "last": [one.last for one in asked],
         }
-        about |= {"io": asdict(io), "vectors": isinstance(io, VectorIO), "last": [one.last for one in asked]}
         (job / "about.json").write_text(json.dumps(about))
         process = subprocess.Popen(_command(job), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
         timer = threading.Timer(SECONDS, process.kill)
@@ -333,17 +327,8 @@ def _command(job: Path) -> list[str]:
     prefixes = dict.fromkeys((sys.prefix, sys.base_prefix, *map(os.path.realpath, (sys.prefix, sys.base_prefix))))
     packages = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     shown = [path for path in ("/usr", "/etc/ld.so.cache", *prefixes, *packages) if os.path.exists(path)]
-    words = [
-        "--unshare-all",
-        "--unshare-user",
-        "--uid",
-        "65534",
-        "--gid",
-        "65534",
-        "--die-with-parent",
-        "--new-session",
-    ]
-    words += ["--clearenv", "--size", str(FOLDER_BYTES), "--tmpfs", "/tmp"]
+    words = ["--unshare-all", "--unshare-user", "--uid", "65534", "--gid", "65534"]
+    words += ["--die-with-parent", "--new-session", "--clearenv", "--size", str(FOLDER_BYTES), "--tmpfs", "/tmp"]
     for name, value in {
         "PATH": "/usr/bin:/bin",
         "PYTHONPATH": os.pathsep.join(["/regbench", *packages]),
@@ -375,10 +360,7 @@ def _job() -> None:
     out, job = os.fdopen(os.dup(1), "wb"), Path("/job")
     os.dup2(2, 1)  # what the stranger prints is no prediction
     about = json.loads((job / "about.json").read_text())
-    if not about["vectors"]:
-        about["io"]["names"] = tuple(about["io"]["names"])
-    io: IO = (VectorIO if about["vectors"] else TokenIO)(**about["io"])
-    asked = []
+    io, asked = _IO.validate_python(about["io"]), []
     for i, last in enumerate(about["last"]):
         with np.load(job / f"{i}.npz") as arrays:
             tokens = arrays["tokens"]

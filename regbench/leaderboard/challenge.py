@@ -50,12 +50,10 @@ class ChallengeOutcome:
     """What came of a challenge. Without a fault the entry is verified."""
 
     findings: Findings
-    number: int
-    """From it the instances follow."""
+    number: int  # from it the instances follow
     changes: dict[str, Change] = field(default_factory=dict)
     """By score how the weights did, against what is expected. Empty where it did not come to that."""
-    fresh: dict[str, ScoreRecord] = field(default_factory=dict)
-    """By score the mean over seeds on the cut prompts."""
+    fresh: dict[str, ScoreRecord] = field(default_factory=dict)  # by score the mean over seeds on the cut prompts
     expected: dict[str, ScoreRecord] = field(default_factory=dict)
     """By score what is expected of the claim there, with the standard error of the difference."""
 

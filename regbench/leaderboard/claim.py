@@ -230,14 +230,11 @@ class Case:
     reference: Reference
     instances: InstanceScores | None = None
     """The claimed scores of the test instances. None where they could not be computed."""
-    source: bytes | None = None
-    """The architecture's file kept beside the entry. None of a built-in architecture."""
+    source: bytes | None = None  # the architecture's file kept beside the entry. None of a built-in architecture
     run: RunFolder | None = None
-    scored: Sequence[Scored] | None = None
-    """The predictions of every seed, in the result's order, where there are any."""
+    scored: Sequence[Scored] | None = None  # the predictions of every seed, in the result's order, where there are any
     announce: Callable[[str], None] = lambda _: None
-    baselines: Mapping[str, BaselineRecord] | None = None
-    """The track's baselines. None where they are to be computed."""
+    baselines: Mapping[str, BaselineRecord] | None = None  # the track's baselines. None where they are to be computed
 
 
 Check = Callable[[Case], Iterator[str]]

@@ -45,10 +45,8 @@ class InstanceScores(Strict):
     A metric's mean over an instance is sum / count. Its mean over the split is the ratio of the totals.
     """
 
-    counts: list[_Count]
-    """(N,), the number of scored positions of each instance."""
-    group_counts: dict[str, list[_Count]]
-    """By metric the same counts, for the metrics over a group of positions only."""
+    counts: list[_Count]  # (N,), the number of scored positions of each instance
+    group_counts: dict[str, list[_Count]]  # by metric the same counts, for the metrics over a group of positions only
     sums: list[dict[str, _Sums]]
     """For each seed, in the result's order: by metric the (N,) sums over those positions, to `DIGITS` digits."""
 
@@ -88,12 +86,10 @@ class Entry(Strict):
     """Entries of version 1 are not read: they held a command in the place of the configuration."""
     name: str = pydantic.Field(pattern=rf"^{NAME.pattern}$", max_length=LONGEST_NAME)
     """The entry's name in tables, e.g. "gla+ngh-1-2-3"."""
-    configuration: Config
-    """What the run was asked, as in `config.yaml`. Files are named without their folders."""
+    configuration: Config  # what the run was asked, as in `config.yaml`. Files are named without their folders
     result: Result
     instances: InstanceScores
-    digest: str = pydantic.Field(pattern="^[0-9a-f]{64}$")
-    """SHA-256 of all other fields; see `digest_of`."""
+    digest: str = pydantic.Field(pattern="^[0-9a-f]{64}$")  # SHA-256 of all other fields; see `digest_of`
 
     @classmethod
     def seal(cls, name: str, configuration: Config, result: Result, instances: InstanceScores) -> Self:
@@ -186,6 +182,11 @@ def digest_of(content: Mapping[str, Any]) -> str:
 def canonical(content: Any) -> str:
     """The one way to write `content`: keys sorted (`schema_version` first), ASCII, lists of plain values on one line."""
     return "".join(_lines(content, 0)) + "\n"
+
+
+def text_of(model: pydantic.BaseModel) -> str:
+    """The one way to write a model. In it 1, 1.0 and true differ."""
+    return canonical(model.model_dump(mode="json"))
 
 
 def parse_entry(content: Any, where: str) -> Entry:

@@ -23,7 +23,7 @@ import pydantic
 
 from regbench.config import Config
 from regbench.leaderboard.claim import Case, Check, Note
-from regbench.leaderboard.entry import LONGEST_NAME, canonical, command_of
+from regbench.leaderboard.entry import LONGEST_NAME, canonical, command_of, text_of
 from regbench.leaderboard.store import ROOT
 from regbench.models.build import build, build_without_memory, split_settings
 from regbench.models.model import parameter_count
@@ -57,7 +57,7 @@ def configuration(case: Case) -> Iterator[str]:
     ):
         if given != claimed:
             yield f"{what} are not those of the result: {str(given)[:80]!r} and {str(claimed)[:80]!r}"
-    if case.run is not None and _text(case.run.configuration) != _text(asked):
+    if case.run is not None and text_of(case.run.configuration) != text_of(asked):
         yield f"config.yaml asks for: {command_of(case.run.configuration)[:400]}"
 
 
@@ -73,14 +73,9 @@ def source(case: Case) -> Iterator[str]:
             return
         then = digest_at(commit, record.source)
         if then != record.source_sha256:
-            yield (
-                f"{record.source} is not today's, and at commit {str(commit)[:12]!a} it was "
-                + (
-                    f"{then[:12]!r}"
-                    if then
-                    else "not in the history here (in a shallow checkout: `git fetch --unshallow`)"
-                )
-            )
+            elsewhere = "not in the history here (in a shallow checkout: `git fetch --unshallow`)"
+            was = repr(then[:12]) if then else elsewhere
+            yield f"{record.source} is not today's, and at commit {str(commit)[:12]!a} it was {was}"
         else:
             yield Note(f"{record.source} has changed since commit {str(commit)[:12]}, by which this entry was made")
     elif record.source != case.configuration.architecture.partition(":")[0] or not record.source.endswith(".py"):
@@ -295,11 +290,6 @@ def _options(case: Case, cls: type[Any]) -> Iterator[str]:
                 yield f"there is no option '{key[:60]}'"
             elif canonical(given.get(key, default.get(key))) != canonical(wanted[key]):  # 1, 1.0 and true differ
                 yield f"{key} is {str(given.get(key))[:60]}, and the configuration gives {str(wanted[key])[:60]}"
-
-
-def _text(asked: Config) -> str:
-    """A configuration as text: 1, 1.0 and true differ."""
-    return canonical(asked.model_dump(mode="json"))
 
 
 # --- The name. ---

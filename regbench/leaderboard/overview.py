@@ -40,10 +40,8 @@ class Cell:
     entry: Entry
     area: float
     reaches: Mapping[str, Reach]
-    state: int | None
-    """Bytes at the track's longest context, where they are known."""
-    behind: frozenset[str]
-    """The names of the entries that the test of the board, which is by area, finds ahead."""
+    state: int | None  # bytes at the track's longest context, where they are known
+    behind: frozenset[str]  # the names of the entries that the test of the board, which is by area, finds ahead
 
     @property
     def record(self) -> ArchitectureRecord:
@@ -68,22 +66,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """An architecture with its options.
+    """An architecture with its options."""
 
-    Attributes:
-        name: Its name and the options that are not its defaults, but for `TUNED` and training options.
-        paper: Authors and year; "" of one that is not built in, of which nothing is loaded.
-        links: Where its "paper" and the "file" of its class are, as far as they are known.
-        cells: By track.
-        mean: The mean of its areas over the tracks that more than half of the lines have. None where it lacks one of them.
-    """
-
-    name: str
+    name: str  # with the options that are not its defaults, but for `TUNED` and training options
     family: str
-    paper: str
-    links: Mapping[str, str]
-    cells: Mapping[str, Cell]
-    mean: float | None
+    paper: str  # authors and year; "" of one that is not built in, of which nothing is loaded
+    links: Mapping[str, str]  # where its "paper" and the "file" of its class are, as far as they are known
+    cells: Mapping[str, Cell]  # by track
+    mean: float | None  # of its areas over the tracks that more than half of the lines have. None if it lacks one
 
     @property
     def parameters(self) -> str:
@@ -144,17 +134,11 @@ class Ability:
 
 @dataclass(frozen=True)
 class Overview:
-    """Architectures by abilities.
+    """Architectures by abilities."""
 
-    Attributes:
-        abilities: Those whose tracks have entries with a rank.
-        lines: By the mean of areas, best first. Those without a mean follow, by how many tracks they have.
-        counted: The abilities that the mean is over.
-    """
-
-    abilities: tuple[Ability, ...]
-    lines: tuple[Line, ...]
-    counted: tuple[str, ...]
+    abilities: tuple[Ability, ...]  # those whose tracks have entries with a rank
+    lines: tuple[Line, ...]  # by the mean of areas, best first. Those without one follow, by how many tracks they have
+    counted: tuple[str, ...]  # the abilities that the mean is over
 
     @property
     def farthest(self) -> list[dict[str, str]]:

@@ -178,7 +178,6 @@ def _charts(board: Board, name: str, variants: Mapping[tuple[str, str], int]) ->
         "metrics": [metric_words(board.known[m], axis(board.entries[0].result, m), trained) for m in board.metrics],
         "entries": [_entry(row, row.entry, board, variants) for row in board.rows if row.entry is not None],
         "baselines": _baselines(board),
-        "levels": _levels(board),
     }
 
 
@@ -206,30 +205,20 @@ def _mean_curve(entry: Entry, metric: str) -> Curve:
 
 
 def _baselines(board: Board) -> list[dict[str, Any]]:
-    """Lines of the baselines, best first. Shown from the start: the oracle and the two best others."""
-    rows = {row.name: row.baseline for row in board.rows if row.baseline is not None}
-    others = [name for name, record in rows.items() if record.anchor != "end"]
-    shown = {*others[:2], *(name for name, record in rows.items() if record.anchor == "end")}
-    series = baseline_series({name: record.curves for name, record in rows.items()})
-    return [{**one, "shown": one["name"] in shown} for one in series]
+    """Lines of the baselines, best first, and their scores. Shown from the start: the oracle and the two best others.
 
-
-def _levels(board: Board) -> list[dict[str, Any]]:
-    """The baselines as levels to compare with, without those that are worse than the unigram model."""
-    rows = [row for row in board.rows if row.baseline is not None]
-    start = next((row.scores[board.main_score].value for row in rows if row.anchor == "start"), None)
-    sign = board.known[board.main_score].sign
-    kept = [r for r in rows if start is None or sign * (r.scores[board.main_score].value - start) >= 0]
-    styles = {one["name"]: one for one in _baselines(board)}
-    return [
-        {
-            "name": row.name,
-            "colour": styles[row.name]["colour"],
-            "dash": styles[row.name]["dash"],
-            "scores": {metric: round(row.scores[metric].value, 6) for metric in board.metrics},
-        }
-        for row in kept
-    ]
+    Those that are not worse than chance are levels to compare entries with.
+    """
+    rows = {row.name: row for row in board.rows if row.baseline is not None}
+    others = [row.name for row in rows.values() if row.anchor != "end"]
+    start = next((row.scores[board.main_score].value for row in rows.values() if row.anchor == "start"), None)
+    sign, drawn = board.known[board.main_score].sign, []
+    for one in baseline_series({name: row.baseline.curves for name, row in rows.items() if row.baseline is not None}):
+        row = rows[one["name"]]
+        scores = {metric: round(row.scores[metric].value, 6) for metric in board.metrics}
+        level = start is None or sign * (row.scores[board.main_score].value - start) >= 0
+        drawn.append({**one, "shown": row.name not in others[2:], "level": level, "scores": scores})
+    return drawn
 
 
 def _variants(boards: Sequence[Board]) -> dict[tuple[str, str], int]:

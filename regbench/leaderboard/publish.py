@@ -16,7 +16,6 @@ from textwrap import fill
 from typing import Any
 
 import pandas as pd
-import pydantic
 from matplotlib import rc_context
 from tabulate import tabulate
 
@@ -27,7 +26,7 @@ from regbench.leaderboard.figures import copies
 from regbench.leaderboard.overview import overview
 from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, SOLVED, TIES, Board, Row, rank
 from regbench.leaderboard.spread import kept_spread
-from regbench.leaderboard.store import stored_in
+from regbench.leaderboard.store import kept, stored_in
 from regbench.leaderboard.tiers import Evidence, read_evidence
 from regbench.leaderboard.verify import verify_entry
 from regbench.metrics.reach import reach_words, reached
@@ -38,11 +37,9 @@ from regbench.sweeps.plot import picture as draw
 from regbench.tracks import Track, load_track, track_names
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write, explain_full_disk
-from regbench.utils.folder import Folder
-from regbench.utils.guard import Refused, parse_json
+from regbench.utils.guard import Refused
 
 BASELINES = "baselines.json"
-_FILE_BYTES = 16 << 20
 _TABLE = re.compile(r"([a-z0-9-]+-v[0-9]+)\.(md|csv|tex|svg)")
 _PICTURED = "recall-reach-v1"
 _DRAWN = re.compile(b"drawn from [0-9a-f]{64}")
@@ -126,18 +123,16 @@ def load_boards(
     return [replace(b, language_models=tuple(models.get((b.track, b.digest), ()))) for b in boards], faults
 
 
+class _Baseline(BaselineRecord):
+    """A baseline that is kept: how long it took is not."""
+
+    seconds: float = 0.0
+
+
 def kept_baselines(folder: Path) -> dict[str, dict[str, BaselineRecord]]:
     """What `baselines.json` of a leaderboard holds: by the digest of a track's definition the baselines on its test split."""
-    if not Folder(folder).has(BASELINES):
-        return {}
-    content = parse_json(Folder(folder).read(BASELINES, _FILE_BYTES), BASELINES)
-    try:
-        return {
-            digest: {name: BaselineRecord.model_validate({**record, "seconds": 0.0}) for name, record in found.items()}
-            for digest, found in content.items()
-        }
-    except (pydantic.ValidationError, AttributeError, TypeError):
-        raise Refused(f"{BASELINES}: not of the schema; remove it, and `regbench leaderboard` makes it again") from None
+    found: dict[str, dict[str, BaselineRecord]] = kept(folder, BASELINES, dict[str, _Baseline])
+    return found
 
 
 def baselines_file(folder: Path, boards: list[Board], track: Track | None, announce: Callable[[str], None]) -> str:

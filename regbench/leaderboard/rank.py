@@ -48,34 +48,24 @@ FIRST = (
 
 @dataclass(frozen=True)
 class Row:
-    """One predictor on a board.
-
-    Attributes:
-        scores: By metric. Of an entry the mean over seeds, with its standard error over seeds. Of a baseline the mean, with
-            its standard error over instances.
-        normalized: The normalized score by the main score: 0 chance, 1 oracle. None where the track has no such baselines.
-        rank: 1 for the best mean. None of a baseline, of an entry with less than the full budget, and of a claimed entry on a
-            board with higher tiers.
-        ties: The best and the worst rank that the test leaves open: 1 + the number of entries that are ahead, and the number of
-            entries that are not behind. Both are `rank` without a tie. None without a rank.
-        better: The names of the ranked entries that are ahead of it. They need not be the first ones.
-        learned: How many seeds of an entry have learned, and of how many, where some have not. Else None.
-        budget_share: The share of the track's training tokens that an entry used. With less than `FULL` it has no rank.
-        provisional: Whether no entry of its board is reproduced, so that ranks are shown in brackets.
-    """
+    """One predictor on a board."""
 
     name: str
+    # by metric. Of an entry the mean over seeds, with its standard error over seeds; of a baseline the error is over instances
     scores: Mapping[str, ScoreRecord]
-    normalized: float | None
+    normalized: float | None  # by the main score: 0 chance, 1 oracle. None where the track has no such baselines
+    # 1 for the best mean. None of a baseline, of less than the full budget, and of a claimed entry on a board with higher tiers
     rank: int | None = None
+    # the best and the worst rank that the test leaves open: 1 + the number of entries that are ahead, and the number of entries
+    # that are not behind. Both are `rank` without a tie. None without a rank
     ties: tuple[int, int] | None = None
-    better: frozenset[str] = frozenset()
-    learned: tuple[int, int] | None = None
+    better: frozenset[str] = frozenset()  # the names of the ranked entries ahead. They need not be the first ones
+    learned: tuple[int, int] | None = None  # how many seeds have learned, and of how many, where some have not
     entry: Entry | None = None
     baseline: BaselineRecord | None = None
     evidence: Evidence | None = None
-    budget_share: float = 1.0
-    provisional: bool = False
+    budget_share: float = 1.0  # of the track's training tokens. With less than `FULL` it has no rank
+    provisional: bool = False  # whether no entry of its board is reproduced, so that ranks are shown in brackets
 
     @property
     def kind(self) -> Literal["entry", "baseline"]:
@@ -133,26 +123,21 @@ class Row:
 
 @dataclass(frozen=True)
 class Board:
-    """One track's entries and baselines, best first by the main score, which is the first of `metrics`.
-
-    Attributes:
-        summary: The track in one line.
-        digest: The digest of the track's definition.
-        n_instances: The size of the test split.
-        priors: What is expected of the seeds, by score. Empty where there are too few entries to fit it.
-        language_models: Those that were scored on this track, best first. They have no rank.
-    """
+    """One track's entries and baselines, best first by the main score."""
 
     track: str
-    summary: str
-    digest: str
-    main_score: str
-    metrics: tuple[str, ...]
+    summary: str  # the track in one line
+    digest: str  # of the track's definition
+    metrics: tuple[str, ...]  # the main score first
     known: Metrics
-    n_instances: int
+    n_instances: int  # the size of the test split
     rows: tuple[Row, ...]
-    priors: Priors = field(default_factory=dict)
-    language_models: tuple[LanguageModelEntry, ...] = ()
+    priors: Priors = field(default_factory=dict)  # what is expected of the seeds. Empty with too few entries to fit it
+    language_models: tuple[LanguageModelEntry, ...] = ()  # best first. They have no rank
+
+    @property
+    def main_score(self) -> str:
+        return self.metrics[0]
 
     @property
     def entries(self) -> list[Entry]:
@@ -264,7 +249,6 @@ def _board(
         track=first.track,
         summary=track_names().get(first.track, ""),
         digest=digest,
-        main_score=main,
         metrics=tuple(first.metrics),
         known=known,
         n_instances=len(first.instances.counts),
@@ -284,28 +268,24 @@ def _with_ranks(rows: Sequence[Row], main: Metric, prior: Prior) -> list[Row]:
     whole = [row for row in rows if row.budget_share >= FULL]
     ranked = [row for row in whole if row.tier != "claimed"] or whole
     provisional = all(row.tier != "reproduced" for row in ranked)
-    ties = _ties([row.entry for row in ranked if row.entry is not None], main, prior)
+    entries = [row.entry for row in ranked if row.entry is not None]
+    if not entries:
+        return list(rows)
+    samples = [sample_of(entry.result.seeds, entry.instances, main.name) for entry in entries]
+    counts = entries[0].instances.counts_of(main.name)
+    found = ahead(
+        samples, counts, prior, higher_is_better=main.higher_is_better
+    )  # by row and column: who is ahead of whom
     places: dict[str, dict[str, Any]] = {
-        row.name: {"rank": i, "ties": tie, "better": better, "provisional": provisional}
-        for i, (row, (tie, better)) in enumerate(zip(ranked, ties, strict=True), 1)
+        row.name: {
+            "rank": i + 1,
+            "ties": (1 + int(found[:, i].sum()), len(entries) - int(found[i].sum())),
+            "better": frozenset(other.name for other, better in zip(ranked, found[:, i], strict=True) if better),
+            "provisional": provisional,
+        }
+        for i, row in enumerate(ranked)
     }
     return [replace(row, **places.get(row.name, {})) for row in rows]
-
-
-def _ties(ordered: Sequence[Entry], main: Metric, prior: Prior) -> list[tuple[tuple[int, int], frozenset[str]]]:
-    """The best and the worst rank that noise leaves open to each entry, and which are ahead; `ordered`: best first."""
-    if not ordered:
-        return []
-    samples = [sample_of(entry.result.seeds, entry.instances, main.name) for entry in ordered]
-    counts = ordered[0].instances.counts_of(main.name)
-    found = ahead(samples, counts, prior, higher_is_better=main.higher_is_better)
-    return [
-        (
-            (1 + int(found[:, i].sum()), len(ordered) - int(found[i].sum())),
-            frozenset(other.name for other, better in zip(ordered, found[:, i], strict=True) if better),
-        )
-        for i in range(len(ordered))
-    ]
 
 
 def _check_names(entries: Sequence[Entry]) -> None:

@@ -36,19 +36,12 @@ class Reproduction:
     """An entry beside its second run."""
 
     stored: Stored
-    result: Result
-    """Of the second run, as is the folder."""
+    result: Result  # of the second run, as is the folder
     folder: Path
-    changes: dict[str, Change]
-    """By score, from the entry to the run."""
-    far: bool
-    """Whether the mean main score is far from the entry's by the noise of the entry alone; see `is_far`."""
-    means: dict[str, tuple[float, float]]
-    """By score, over seeds, of the entry and of the run."""
-    identical: tuple[int, ...]
-    """The seeds whose predictions are the same to the bit."""
-    errors: dict[str, float]
-    """By score, the standard error over instances of the run's mean over seeds."""
+    changes: dict[str, Change]  # by score, from the entry to the run
+    far: bool  # whether the mean main score is far from the entry's by the noise of the entry alone; see `is_far`
+    identical: tuple[int, ...]  # the seeds whose predictions are the same to the bit
+    errors: dict[str, float]  # by score, the standard error over instances of the run's mean over seeds
 
     @property
     def entry(self) -> Entry:
@@ -190,7 +183,7 @@ def compare_runs(stored: Stored, result: Result, folder: Path, track: Track | No
     run = RunFolder(folder)
     scored = [run.scored(seed.seed, reference) for seed in result.seeds]
     again = InstanceScores.of([one.scores for one in scored])
-    changes, means, errors = {}, {}, {}
+    changes, errors = {}, {}
     for metric in entry.result.metrics:
         then = sample_of(entry.result.seeds, entry.instances, metric)
         now = sample_of(result.seeds, again, metric)
@@ -204,9 +197,8 @@ def compare_runs(stored: Stored, result: Result, folder: Path, track: Track | No
             level=SAME,
             same=True,
         )
-        means[metric] = (then.mean, now.mean)
         errors[metric] = again.over_seeds(metric).stderr
     far = is_far(entry, reference.track, [seed.scores[entry.metrics[0]].value for seed in result.seeds])
     theirs = {seed.seed: seed.predictions_sha256 for seed in entry.result.seeds}
     identical = tuple(seed.seed for seed in result.seeds if theirs[seed.seed] == seed.predictions_sha256)
-    return Reproduction(stored, result, folder, changes, far, means, identical, errors)
+    return Reproduction(stored, result, folder, changes, far, identical, errors)

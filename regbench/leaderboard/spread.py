@@ -12,21 +12,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import pydantic
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import betaln, digamma, polygamma
 
 from regbench.leaderboard.entry import Entry, canonical
-from regbench.leaderboard.store import find_board
+from regbench.leaderboard.store import find_board, kept
 from regbench.metrics.metric import Metric, Metrics
 from regbench.metrics.significance import Prior, default_prior
 from regbench.results import BaselineRecord
 from regbench.utils.errors import UserError
-from regbench.utils.folder import Folder
-from regbench.utils.guard import Refused, parse_json
 
 SPREAD = "spread.json"
-_FILE_BYTES = 1 << 20
 
 FEWEST = 8
 """A prior is fitted to the seeds of so many entries, or more."""
@@ -37,13 +33,8 @@ Priors = Mapping[str, Prior]
 
 def kept_spread(folder: Path) -> Mapping[str, Priors]:
     """What `spread.json` of a leaderboard holds, by the digest of a track's definition."""
-    if not Folder(folder).has(SPREAD):
-        return {}
-    try:
-        content = parse_json(Folder(folder).read(SPREAD, _FILE_BYTES), SPREAD)
-        return dict(pydantic.TypeAdapter(dict[str, dict[str, Prior]]).validate_python(content))
-    except pydantic.ValidationError:
-        raise Refused(f"{SPREAD}: not of the schema; remove it, and `regbench leaderboard` fits it again") from None
+    found: Mapping[str, Priors] = kept(folder, SPREAD, dict[str, Prior])
+    return found
 
 
 def spread_file(folder: Path, fitted: Mapping[str, Priors]) -> str:

@@ -79,14 +79,11 @@ class Entries:
 class Standing:
     """Where a result would stand among the entries of its track."""
 
-    rank: int
-    """1 for the best. Entries with the same architecture, options and training count as others."""
-    entries: int
-    """How many entries with the full budget there are without it, claimed ones too."""
+    rank: int  # 1 for the best. Entries with the same architecture, options and training count as others
+    entries: int  # how many entries with the full budget there are without it, claimed ones too
     above: list[tuple[str, ScoreRecord]]
     """The names and scores of up to three entries that are better, the nearest last."""
-    below: list[tuple[str, ScoreRecord]]
-    """The same of up to three that are not better, the nearest first."""
+    below: list[tuple[str, ScoreRecord]]  # the same of up to three that are not better, the nearest first
 
 
 def budget_share(result: Result, track: Track | None) -> float:

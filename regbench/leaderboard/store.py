@@ -7,15 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+import pydantic
 
 from regbench.leaderboard.entry import Entry, canonical, digest_of, parse_entry
 from regbench.utils.errors import UserError
 from regbench.utils.folder import Folder
-from regbench.utils.guard import parse_json
+from regbench.utils.guard import Refused, parse_json
 
 ENTRY_BYTES = 2 << 20
 SOURCE_BYTES = 1 << 18
 """Parsed Python takes a thousand times the memory of its text."""
+KEPT = 16 << 20
+"""The most bytes of what is kept."""
 EVIDENCE = ".evidence.json"
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout that regbench runs from. An installed regbench has none."""
@@ -74,6 +79,16 @@ class Stored:
         if self.path.resolve().parent.name != entry.track:
             faults.append(f"it must lie in a folder called {entry.track[:80]}")
         return entry, faults
+
+
+def kept(folder: Path, name: str, kind: Any) -> Any:
+    """What a file of a leaderboard holds that was computed once, by the digest of a track's definition. Empty without a file."""
+    if not Folder(folder).has(name):
+        return {}
+    try:
+        return pydantic.TypeAdapter(dict[str, kind]).validate_python(parse_json(Folder(folder).read(name, KEPT), name))
+    except pydantic.ValidationError:
+        raise Refused(f"{name}: not of the schema; remove it, and `regbench leaderboard` makes it again") from None
 
 
 def find_board(given: str | None) -> Path:

@@ -19,7 +19,7 @@ import numpy as np
 import pydantic
 
 from regbench.data.instances import Instances
-from regbench.leaderboard.entry import Entry, canonical, sample_of
+from regbench.leaderboard.entry import Entry, sample_of, text_of
 from regbench.leaderboard.spread import prior_of
 from regbench.leaderboard.store import Stored
 from regbench.metrics.metric import METRICS
@@ -81,10 +81,8 @@ class Challenge(Strict):
     number: int = pydantic.Field(ge=0, lt=2**63)
     """From it the instances follow. Of challenges by cut prompts it follows from the entry's commit and the weights."""
     instances: int = pydantic.Field(ge=FEWEST, le=MOST)
-    fingerprint: str = pydantic.Field(pattern="^[0-9a-f]{64}$")
-    """Of these instances."""
-    scores: dict[str, ScoreRecord]
-    """The means over seeds, with standard errors over the instances."""
+    fingerprint: str = pydantic.Field(pattern="^[0-9a-f]{64}$")  # of these instances
+    scores: dict[str, ScoreRecord]  # the means over seeds, with standard errors over the instances
     expected: dict[str, ScoreRecord] | None = None
     """What is expected of the claim on these instances, with the standard error of the difference. Without it the claim itself
     is expected: evidence of before 25 November 2026 has none."""
@@ -97,10 +95,8 @@ class Reproduced(Strict):
     by: _By
     machine: _Text
     seeds: list[int]
-    scores: list[dict[str, float]]
-    """Of each seed."""
-    identical: list[int]
-    """The seeds whose predictions are the same to the bit."""
+    scores: list[dict[str, float]]  # of each seed
+    identical: list[int]  # the seeds whose predictions are the same to the bit
     errors: dict[str, Annotated[float, pydantic.Field(ge=0)]] | None = None
     """The standard error over instances of each score's mean over seeds. Evidence of before November 2026 has none."""
 
@@ -153,11 +149,7 @@ def add_evidence(stored: Stored, **found: Submitted | Challenge | Reproduced) ->
 def write_evidence(stored: Stored, evidence: Evidence) -> None:
     path = stored.path.with_name(stored.evidence_name)
     with explain_full_disk(path), atomic_write(path, "wb") as file:
-        file.write(evidence_bytes(evidence))
-
-
-def evidence_bytes(evidence: Evidence) -> bytes:
-    return canonical(evidence.model_dump(mode="json")).encode()
+        file.write(text_of(evidence).encode())
 
 
 # --- People. ---

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from regbench.leaderboard import against_run, figures, origin
 from regbench.leaderboard.claim import Case, Check, Findings, RunFolder, Scored, find_reference
-from regbench.leaderboard.entry import Entry, InstanceScores, canonical, check_name
+from regbench.leaderboard.entry import Entry, InstanceScores, check_name, text_of
 from regbench.leaderboard.origin import default_name, git, is_built_in, name_faults, same_configuration
 from regbench.leaderboard.store import ENTRY_BYTES, EVIDENCE, SOURCE_BYTES, Stored, stored_in
 from regbench.leaderboard.tiers import (
@@ -22,11 +22,10 @@ from regbench.leaderboard.tiers import (
     Submitted,
     check_by,
     check_evidence,
-    evidence_bytes,
     read_evidence,
     today,
 )
-from regbench.results import BaselineRecord, Result
+from regbench.results import BaselineRecord
 from regbench.tracks import Track
 from regbench.utils import registry
 from regbench.utils.errors import UserError
@@ -74,7 +73,7 @@ def verify_entry(
         source = stored.source
         step = "predictions"
         folder = RunFolder(run) if run is not None else None
-        if folder is not None and _text(folder.result) != _text(entry.result):
+        if folder is not None and text_of(folder.result) != text_of(entry.result):
             findings.take(step, ["result.json is not the entry's result"])
         seeds = [seed.seed for seed in entry.result.seeds]
         scored = [folder.scored(seed, reference) for seed in seeds] if folder is not None else None
@@ -128,22 +127,15 @@ def _examine(case: Case, findings: Findings, *, costly: bool) -> None:
         findings.run(figures.COSTLY, case)
 
 
-def _text(result: Result) -> str:
-    return canonical(result.model_dump(mode="json"))
-
-
 # --- Submitting. ---
 
 
 @dataclass
 class Submission:
     findings: Findings
-    path: Path | None = None
-    """The entry's file. None if the run was refused."""
-    replaced: list[Path] = field(default_factory=list)
-    """Files of earlier entries that were overwritten."""
-    removed: list[Path] = field(default_factory=list)
-    """Files of earlier entries that are gone."""
+    path: Path | None = None  # the entry's file. None if the run was refused
+    replaced: list[Path] = field(default_factory=list)  # files of earlier entries that were overwritten
+    removed: list[Path] = field(default_factory=list)  # files of earlier entries that are gone
 
 
 def submit(
@@ -183,7 +175,7 @@ def submit(
         return Submission(findings)
     assert case.instances is not None
     entry = Entry.seal(name, case.configuration, case.result, case.instances)
-    if len(canonical(entry.content())) > ENTRY_BYTES:
+    if len(text_of(entry)) > ENTRY_BYTES:
         findings.take("form", [f"an entry has at most {ENTRY_BYTES:,} bytes"])
         return Submission(findings)
     stored = Stored(board / "entries" / entry.track / entry.file_name)
@@ -239,12 +231,12 @@ def _replaced(board: Path, entry: Entry) -> list[Stored]:
 
 def _write(stored: Stored, entry: Entry, source: bytes | None, by: str | None) -> list[Path]:
     """Writes the entry and what belongs to it: all, or on a full disk nothing. Returns the paths of all files."""
-    contents = {stored.path: canonical(entry.content()).encode()}
+    contents = {stored.path: text_of(entry).encode()}
     if source is not None:
         contents[stored.path.with_name(stored.source_name)] = source
     if by is not None:
         evidence = Evidence(entry=entry.digest, submitted=Submitted(date=today(), by=by))
-        contents[stored.path.with_name(stored.evidence_name)] = evidence_bytes(evidence)
+        contents[stored.path.with_name(stored.evidence_name)] = text_of(evidence).encode()
     with ExitStack() as open_files:  # each file takes its name once all are on the disk, and the entry last
         for path, content in contents.items():
             file = open_files.enter_context(atomic_write(path, "wb"))

@@ -18,15 +18,12 @@ _COLOURS = 6
 
 @dataclass(frozen=True)
 class ResultRow:
-    """One predictor in a table.
-
-    `normalized` is 0 at the unigram model and 1 at the oracle, by the main score; None where the track lacks one. "model" is
-    what the run is about: its only seed, or the mean of several. "seed" is one of several seeds.
-    """
+    """One predictor in a table."""
 
     name: str
     scores: Mapping[str, ScoreRecord]
-    normalized: float | None
+    normalized: float | None  # by the main score, 0 at chance and 1 at the oracle. None where the track lacks one
+    # "model" is what the run is about: its only seed, or the mean of several. "seed" is one of several seeds
     kind: Literal["baseline", "seed", "model"]
 
 
@@ -100,20 +97,13 @@ def baseline_series(curves: Mapping[str, Mapping[str, Curve]]) -> list[dict[str,
 
     A baseline's colour and dashes follow from its place among the sorted names. So a track looks the same on every page.
     """
-    ordered = sorted(name for name in curves if name != "oracle")
-    found = []
-    for name, by_metric in curves.items():
-        place = ordered.index(name) if name in ordered else -1
-        style = {"colour": 1 + place % _COLOURS, "dash": _DASHES[place % len(_DASHES)]}
-        found.append(
-            {
-                "name": name,
-                **(style if place >= 0 else {"colour": _COLOURS, "dash": ""}),
-                "width": 1.4,
-                "curves": {metric: [points(curve)] for metric, curve in by_metric.items()},
-            }
-        )
-    return found
+    looks: dict[str, dict[str, Any]] = {"oracle": {"colour": _COLOURS, "dash": ""}}
+    for place, name in enumerate(sorted(curves.keys() - looks.keys())):
+        looks[name] = {"colour": 1 + place % _COLOURS, "dash": _DASHES[place % len(_DASHES)]}
+    return [
+        {"name": name, **looks[name], "width": 1.4, "curves": {metric: [points(c)] for metric, c in by_metric.items()}}
+        for name, by_metric in curves.items()
+    ]
 
 
 LOSSES = {"cross_entropy": "cross entropy (nats)"}

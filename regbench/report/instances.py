@@ -95,50 +95,40 @@ def layout(
 
     They are chosen by the mean of all models' scores on an instance: by TVD, or by the main score where a task has no TVD.
 
-    Each of `models` reads the predictions of one seed: of a large track those of two would fill the memory. The `baseline` is
-    shown beside the models in running text.
+    Each of `models` reads the predictions of one seed, once to choose and once to draw: of a large track those of two would fill
+    the memory. The `baseline` is shown beside the models in running text.
     """
     metric = "tvd" if "tvd" in task.scores else task.main_score
-    model: StoredPredictions | None = None
-    tables = []
-    for read in models:
-        model = None
-        model = read()
-        tables.append(score(task, test, model.batches(at=test.scored), apart=True))
+    tables = [score(task, test, read().batches(at=test.scored), apart=True) for read in models]
     counts = tables[0].counts_of(metric)
     by_instance = np.array([np.where(counts > 0, t.sums[metric] / np.maximum(counts, 1), np.nan) for t in tables])
-    mean = by_instance.mean(0)
-    chosen = choose(-metrics_of(task)[metric].sign * mean, asked)
+    chosen = choose(-metrics_of(task)[metric].sign * by_instance.mean(0), asked)
     ends = test.lengths.astype(np.int64).cumsum()
     rows = {n: slice(int(ends[n] - test.lengths[n]), int(ends[n])) for n in chosen}
-    whole: dict[int, list[FloatArray]] = {n: [] for n in chosen}
-    compact: dict[int, list[TokenPrediction]] = {n: [] for n in chosen}
-    for read in reversed(models):
-        if read is not models[-1]:  # the last one is still in memory
-            model = None
-            model = read()
-        assert model is not None
-        for n in chosen:
-            if isinstance(model, Predictions):
-                whole[n].insert(0, model.packed[rows[n]].copy())
-            else:
-                probability = model.probability[None, rows[n]].astype(np.float64)
-                compact[n].insert(0, TokenPrediction(probability, model.most_likely[None, rows[n]]))
+    stored = [_cut_out(read(), rows) for read in models]
     found = []
     for n, why in chosen.items():
-        one = test[n : n + 1]
+        one, shown = test[n : n + 1], [rows_of[n] for rows_of in stored]
         if task.knows_truth:
-            drawn = _strips(task, one, whole[n])
+            drawn = _strips(task, one, shown)
         else:
-            shown = compact[n]
-            if baseline is not None:
-                shown = [*shown, TokenPrediction.of(baseline.predict(one.tokens), one.targets)]
+            shown += [TokenPrediction.of(baseline.predict(one.tokens), one.targets)] if baseline is not None else []
             drawn = _text(task, one, shown)
         scores = [round(float(value), 4) for value in by_instance[:, n]] if counts[n] else []
         scored = one.scored[0].astype(int).tolist()
         found.append({"index": n, "why": why, "scores": scores, "scored": scored, **drawn})
     name = None if baseline is None else baseline.name
     return {"metric": metric, "total": len(test), "baseline": name, "instances": found}
+
+
+def _cut_out(stored: StoredPredictions, rows: Mapping[int, slice]) -> dict[int, Any]:
+    """By instance what one model predicts there: (L, V) probabilities, or a `TokenPrediction` of (1, L)."""
+    if isinstance(stored, Predictions):
+        return {n: stored.packed[at].copy() for n, at in rows.items()}
+    return {
+        n: TokenPrediction(stored.probability[None, at].astype(np.float64), stored.most_likely[None, at])
+        for n, at in rows.items()
+    }
 
 
 def _text(task: Task, one: Instances, predictions: Sequence[TokenPrediction]) -> dict[str, Any]:

@@ -82,6 +82,10 @@ def build_report(
     main, loss = result.track.main_score, main_loss(result)
     rows = score_rows(result, metrics)
     anchors: dict[str | None, str] = {baseline.anchor: name for name, baseline in result.baselines.items()}
+    curves = {
+        seed.seed: [(p.tokens, round(p.loss[loss], 4), round(p.validation_loss, 4)) for p in seed.training_curve]
+        for seed in result.seeds
+    }
     return render_page(
         "report/templates/report.html",
         styles=["report/assets/base.css", "report/assets/report.css"],
@@ -91,15 +95,7 @@ def build_report(
             "loss": label(loss),
             "split": result.split.capitalize(),
             "series": _series(result, rows),
-            "training": [
-                {
-                    "seed": seed.seed,
-                    "points": [
-                        (p.tokens, round(p.loss[loss], 4), round(p.validation_loss, 4)) for p in seed.training_curve
-                    ],
-                }
-                for seed in result.seeds
-            ],
+            "training": [{"seed": seed, "points": points} for seed, points in curves.items()],
             "strips": drawn.strips and {**drawn.strips, **_model_names(result)},
             "texts": drawn.texts and {**drawn.texts, **_model_names(result)},
         },
@@ -196,6 +192,8 @@ _ENVIRONMENT = jinja2.Environment(
     lstrip_blocks=True,
 )
 _ENVIRONMENT.filters |= {"human_bytes": human_bytes, "human_seconds": human_seconds, "human_state": human_state}
+# The digest of a script as a content security policy has it.
+_ENVIRONMENT.globals["sha256"] = lambda code: base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
 _ENVIRONMENT.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
 
 
@@ -207,16 +205,9 @@ def render_page(
     All files are named by their paths in the package regbench. The template extends `report/templates/frame.html`, and shows
     `values`. The scripts run in one scope, in this order, and find `data` as JSON in the element `data`.
     """
-    script = "\n" + "".join(map(_asset, scripts))
-    return _ENVIRONMENT.get_template(template).render(
-        values, data=data, style=Markup("".join(map(_asset, styles))), script=Markup(script), sha256=_sha256
-    )
+    style, script = Markup("".join(map(_asset, styles))), Markup("\n" + "".join(map(_asset, scripts)))
+    return _ENVIRONMENT.get_template(template).render(values, data=data, style=style, script=script)
 
 
 def _asset(path: str) -> str:
     return resources.files("regbench").joinpath(path).read_text(encoding="utf-8")
-
-
-def _sha256(code: str) -> str:
-    """The digest of a script as a content security policy has it."""
-    return base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()

@@ -12,14 +12,18 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from regbench.metrics.metric import Metric, Metrics
 from regbench.report.content import axis, label, main_loss, well_founded
+from regbench.report.table import short
 from regbench.results import REACHED, Result
+from regbench.utils.arrays import FloatArray
 from regbench.utils.files import atomic_write
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -36,7 +40,7 @@ def line_look(which: int) -> tuple[str, str]:
 
 
 _MODEL_COLOUR = COLOURS[1]
-_BASELINE_STYLES = tuple(zip((COLOURS[0], *COLOURS[2:]), DASHES, strict=True))
+BASELINE_STYLES = tuple(zip((COLOURS[0], *COLOURS[2:]), DASHES, strict=True))
 _NEAR_TO_FAR = LinearSegmentedColormap.from_list("near to far", DARKER[::-1])
 _NATS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1, 1.4, 2, 3, 4, 6, 8, 12, 16)
 STYLE: dict[Any, Any] = {
@@ -78,7 +82,7 @@ def _draw_metric(axes: Axes, result: Result, metric: Metric, trained: int | None
         result.baselines.items(), key=lambda item: item[1].scores[key].value, reverse=metric.higher_is_better
     )
     drawn = sorted(result.baselines.keys() - {"uniform"})
-    colours = dict(zip(drawn, _BASELINE_STYLES * len(drawn), strict=False))
+    colours = dict(zip(drawn, BASELINE_STYLES * len(drawn), strict=False))
     for name, record in ranked:
         if name not in colours:
             continue
@@ -136,17 +140,7 @@ def plot_heat_map(names: Sequence[str], values: NDArray[np.float64], title: str,
     width = 0.62 * m + 2.6 + 0.09 * longest
     with drawing(path, (width, 0.62 * m + 1.7 + 0.06 * longest), {}, 150) as figure:
         axes = figure.subplots()
-        norm = Normalize(0.0, max(float(values.max()), 1e-9))
-        image = axes.imshow(values, cmap=_NEAR_TO_FAR, norm=norm)
-        axes.set_xticks(range(m), names, rotation=40, ha="left", rotation_mode="anchor")
-        axes.set_yticks(range(m), names)
-        axes.xaxis.tick_top()
-        white_lines(axes, m, m)
-        for i in range(m):
-            for j in range(m):
-                text = f"{values[i, j]:.2f}".removeprefix("0") if values[i, j] > 0 else "0"
-                dark = norm(values[i, j]) < 0.45
-                axes.text(j, i, text, ha="center", va="center", fontsize=10, color="white" if dark else "#222222")
+        image, _ = heat_map(axes, values, names, names, max(float(values.max()), 1e-9), cmap=_NEAR_TO_FAR)
         bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=24, pad=0.03)
         bar.set_label("total variation distance")
         bar.outline.set_visible(False)
@@ -156,38 +150,27 @@ def plot_heat_map(names: Sequence[str], values: NDArray[np.float64], title: str,
         figure.supxlabel(lines, x=0.02, ha="left", fontsize=9, color="#555555")
 
 
-def white_lines(axes: Axes, rows: int, columns: int) -> None:
-    """White lines between the cells of a heat map, and none around it."""
-    axes.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
-    axes.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
+def heat_map(
+    axes: Axes, values: FloatArray, rows: Sequence[str], columns: Sequence[str], most: float, **style: Any
+) -> tuple[AxesImage, list[list[Text]]]:
+    """Draws values (R, C) from 0 to `most` as cells with white lines between them. Gives the image, and the number in each."""
+    image = axes.imshow(values, vmin=0.0, vmax=most, **style)
+    axes.set_xticks(range(len(columns)), columns, rotation=40, ha="left", rotation_mode="anchor")
+    axes.set_yticks(range(len(rows)), rows)
+    axes.xaxis.tick_top()
+    axes.set_xticks(np.arange(len(columns) + 1) - 0.5, minor=True)
+    axes.set_yticks(np.arange(len(rows) + 1) - 0.5, minor=True)
     axes.grid(which="minor", color="white", linewidth=2)
     axes.tick_params(which="both", length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-
-
-def plot_courses(
-    runs: Mapping[str, tuple[Sequence[int], Mapping[str, Sequence[float]]]], subtitle: str, path: Path
-) -> None:
-    """Draws how far each run is from other predictors over the course of its training, a panel a run.
-
-    `runs` has by the name of a run the numbers of training tokens, and by predictor the distance at each.
-    """
-    with drawing(path, (2.2 + 4.4 * len(runs), 4.6)) as figure:
-        panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
-        for axes, (name, (tokens, distance)) in zip(panels, runs.items(), strict=True):
-            styles = dict(zip(sorted(distance), _BASELINE_STYLES * len(distance), strict=False))
-            for other, values in distance.items():
-                colour, dashes = styles[other]
-                axes.plot(np.array(tokens) / 1e6, values, color=colour, linestyle=dashes, linewidth=2, label=other)
-            axes.set_title(name)
-            axes.set_xlabel("training tokens (millions)")
-            axes.set_ylim(bottom=0)
-        panels[0].set_ylabel("total variation distance")
-        handles, labels = panels[0].get_legend_handles_labels()
-        order = sorted(range(len(labels)), key=lambda i: -float(handles[i].get_ydata()[-1]))
-        figure.legend([handles[i] for i in order], [labels[i] for i in order], loc="outside right upper", frameon=False)
-        figure.supxlabel(subtitle, x=0.02, ha="left", fontsize=9, color="#555555")
+    axes.spines[:].set_visible(False)
+    dark = image.to_rgba(values)[..., :3] @ (0.3, 0.59, 0.11) < 0.55
+    return image, [
+        [
+            axes.text(j, i, short(value, 2), ha="center", va="center", color="white" if dark[i, j] else "#222222")
+            for j, value in enumerate(row)
+        ]
+        for i, row in enumerate(values)
+    ]
 
 
 @contextmanager
@@ -201,7 +184,7 @@ def drawing(
         save_picture(figure, path, dpi)
 
 
-def save_picture(figure: Figure, path: Path, dpi: int = 110) -> None:
+def save_picture(figure: Figure, path: Path, dpi: int) -> None:
     """Writes a PNG file without pyplot: there is no global state and no display."""
     FigureCanvasAgg(figure)
     with atomic_write(path, "wb") as file:

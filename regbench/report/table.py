@@ -22,16 +22,19 @@ _NAME = 26
 
 
 def narrow_table(
-    title: str | None, heads: Sequence[str], left: int, rows: Iterable[Sequence[str]] = (), **style: Any
+    title: str | None, heads: Sequence[str], left: int, rows: Iterable[Sequence[str]] = (), fold: int = 0, **style: Any
 ) -> Table:
     """A table for a terminal of 80 columns.
 
-    So many columns at the `left` are words, and the others are numbers. `style` is what `rich` is told where it is not as usual.
+    So many columns at the `left` are words, and the others are numbers; the first `fold` columns may be folded. `style` is what
+    `rich` is told where it is not as usual.
     """
     style = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False, **style}
     table = Table(title=title, title_justify="left", **style)
     for number, head in enumerate(heads):
         table.add_column(head, justify="left" if number < left else "right", no_wrap=True)
+    for column in table.columns[:fold]:
+        column.no_wrap, column.overflow = False, "fold"
     for row in rows:
         table.add_row(*row)
     return table

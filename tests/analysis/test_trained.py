@@ -19,7 +19,7 @@ from torch import Tensor
 import regbench
 from baselines.ngram import NGram
 from regbench import cli
-from regbench.analysis.trained import Trained, load_trained, on_track, own_track, untrained
+from regbench.analysis.trained import Trained, load, on_track, own_track, untrained
 from regbench.config import Config, write_config
 from regbench.evaluation.predictions import predict, read_predictions
 from regbench.models.backbone import Backbone
@@ -61,11 +61,11 @@ def test_a_run_of_another_track_than_todays_is_refused(
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
-    assert load_trained(other, split="test").track.name == "markov-text-v1"  # of that split nothing has changed
+    assert load(other, split="test").track.name == "markov-text-v1"  # of that split nothing has changed
     (edited / "result.json").unlink()
     (edited / "config.yaml").write_text(yaml.safe_dump(config | {"architecture": "transformer", "settings": {}}))
     with pytest.raises(UserError, match="are those of 'cgt', not of 'transformer'"):
-        load_trained(edited)
+        load(edited)
 
 
 def test_a_built_in_track_with_other_parameters_needs_no_name(tmp_path: Path) -> None:
@@ -78,17 +78,17 @@ def test_a_built_in_track_with_other_parameters_needs_no_name(tmp_path: Path) ->
 @pytest.mark.ci
 def test_folders_that_hold_no_finished_run(tmp_path: Path, run_folder: Path) -> None:
     with pytest.raises(UserError, match="holds no run: there is no config.yaml"):
-        load_trained(tmp_path)
+        load(tmp_path)
     (tmp_path / "config.yaml").write_text((run_folder / "config.yaml").read_text())
     with pytest.raises(UserError, match="has not trained seed 0 to the end"):
-        load_trained(tmp_path)
+        load(tmp_path)
     (tmp_path / "seed-0").mkdir()
     (tmp_path / "seed-0" / "checkpoint.safetensors").write_bytes(b"no")
     with pytest.raises(UserError, match="cannot read the checkpoint"):
-        load_trained(tmp_path)
+        load(tmp_path)
     (tmp_path / "config.yaml").write_text("architecture: cgt\ntrack: pfa-small-v1\nseed: 0\n")
     with pytest.raises(UserError, match="unknown key 'seed'; did you mean 'seeds'?"):
-        load_trained(tmp_path)
+        load(tmp_path)
 
 
 @pytest.mark.ci
@@ -111,7 +111,7 @@ def test_a_result_of_a_stranger_claims_no_memory(
     change(content)
     (folder / "result.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match=message):
-        load_trained(folder)
+        load(folder)
 
 
 def test_weights_that_are_no_regular_file_are_refused(run_folder: Path, tmp_path: Path) -> None:
@@ -120,11 +120,11 @@ def test_weights_that_are_no_regular_file_are_refused(run_folder: Path, tmp_path
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(UserError, match=r"cannot read the checkpoint .*: not a regular file"):
-        load_trained(folder)
+        load(folder)
     path.unlink()
     path.symlink_to(run_folder / "seed-0" / "checkpoint.safetensors")
     with pytest.raises(UserError, match="links are not followed"):
-        load_trained(folder)
+        load(folder)
 
 
 def test_weights_of_another_width_are_refused(run_folder: Path, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_weights_of_another_width_are_refused(run_folder: Path, tmp_path: Path) 
     weights = (run_folder / "seed-0" / "checkpoint.safetensors").read_bytes()
     (tmp_path / "seed-0" / "checkpoint.safetensors").write_bytes(weights)
     with pytest.raises(UserError, match="are not those of 'cgt' as it is now"):
-        load_trained(tmp_path)
+        load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_defaults_that_have_changed_since_do_not_matter(run_folder: Path, tiny: 
     assert config["settings"]
     (folder / "config.yaml").write_text(yaml.safe_dump(config | {"settings": {}}))
     tokens = tiny.instances("validation").tokens[:3]
-    assert (load_trained(folder).predict(tokens) == load_trained(run_folder).predict(tokens)).all()
+    assert (load(folder).predict(tokens) == load(run_folder).predict(tokens)).all()
 
 
 def test_a_result_of_evaluate_has_no_model(tiny: Track, tiny_file: Path, tmp_path: Path) -> None:

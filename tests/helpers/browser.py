@@ -76,3 +76,11 @@ def _with_scripts(page: str, before: str, after: str) -> str:
         page = page.replace("script-src ", f"script-src 'sha256-{digest}' ", 1)
     page = page.replace("<style>", f"<script>{before}</script><style>", 1)
     return page.replace("</body>", f"<script>{after}</script></body>", 1)
+
+
+def data_of(page: str) -> dict[str, Any]:
+    """What the scripts of a page read."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, flags=re.DOTALL)
+    assert found is not None
+    content: dict[str, Any] = json.loads(found[1])
+    return content

@@ -126,10 +126,10 @@ def _text(content: Any) -> str:
         return json.dumps(content)
 
 
-def claim(run: Path, track: Track, forged: Sequence[Predictions], *, losses: bool = True) -> dict[str, Any]:
+def claim(run: Path, track: Track, forged: Sequence[Predictions]) -> dict[str, Any]:
     """Makes a run folder claim these predictions, one for each seed, with all figures as a careful forger would write them.
 
-    With `losses` the validation losses are moved to the loss on the test split. Returns what `result.json` then holds.
+    The validation losses are moved to the loss on the test split. Returns what `result.json` then holds.
     """
     content: dict[str, Any] = json.loads((run / "result.json").read_text())
     anchors = {name: BaselineRecord.model_validate(record) for name, record in content["baselines"].items()}
@@ -139,7 +139,7 @@ def claim(run: Path, track: Track, forged: Sequence[Predictions], *, losses: boo
         seed["predictions_sha256"] = predictions.save(folder / "predictions.npz")
         scores, curves = score_records(score(track.task, test, predictions.batches()))
         best = min(row["validation_loss"] for row in seed["training_curve"])
-        shift = scores["nll"].value - best if losses else 0.0
+        shift = scores["nll"].value - best
         for row in seed["training_curve"]:
             row["validation_loss"] += shift
         seed["scores"] = {metric: one.model_dump() for metric, one in scores.items()}

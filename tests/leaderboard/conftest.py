@@ -75,6 +75,15 @@ class Made:
         return to
 
 
+def made_in(folder: Path, track: Track, source: Path | None = None) -> Made:
+    """Submits the run of a folder to a new board there."""
+    (folder / "board").mkdir()
+    made = submit(folder / "run", folder / "board", track=track)
+    assert made.findings.faults == []
+    assert made.path is not None
+    return Made(folder / "run", folder / "board", made.path, track, source)
+
+
 def board_of(made: Made, folder: Path) -> Path:
     """A copy of the board, which is committed; the entry's file in it."""
     shutil.copytree(made.board, folder / "board")
@@ -96,11 +105,7 @@ def lstm(committed: None, tiny_file: Path, tiny: Track, tmp_path_factory: pytest
     """A built-in architecture."""
     folder = tmp_path_factory.mktemp("lstm")
     regbench.run(str(tiny_file), "lstm", (0, 1, 2), settings=SETTINGS, trials=2, out=folder / "run")
-    (folder / "board").mkdir()
-    made = submit(folder / "run", folder / "board", track=tiny)
-    assert made.findings.faults == []
-    assert made.path is not None
-    return Made(folder / "run", folder / "board", made.path, tiny)
+    return made_in(folder, tiny)
 
 
 @pytest.fixture(scope="session")
@@ -110,11 +115,7 @@ def stranger(committed: None, tiny_file: Path, tiny: Track, tmp_path_factory: py
     source = folder / "my_average.py"
     source.write_text(MIXER)
     regbench.run(str(tiny_file), str(source), (0, 1, 2), settings=SETTINGS, out=folder / "run")
-    (folder / "board").mkdir()
-    made = submit(folder / "run", folder / "board", track=tiny)
-    assert made.findings.faults == []
-    assert made.path is not None
-    return Made(folder / "run", folder / "board", made.path, tiny, source)
+    return made_in(folder, tiny, source)
 
 
 @pytest.fixture(scope="session")

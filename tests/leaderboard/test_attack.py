@@ -5,12 +5,11 @@ The default suite forges a leaf of every kind; with `-m slow` it is every leaf, 
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -120,92 +119,67 @@ def test_what_cannot_be_found_is_no_longer_a_list_than_it_must_be(lstm: Made, tm
     assert patterns_of(accepted, UNSEEN_ALONE) == set(UNSEEN_ALONE)
 
 
-def structural(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Entries that are wrong as a whole, each with a name."""
+def _seeds(content: dict[str, Any], *places: int, first: int = 0) -> None:
+    """Puts the records and the instances of these seeds into the places of the seeds from `first` on."""
+    result, instances = content["result"], content["instances"]
+    result["seeds"] = [{**result["seeds"][place], "seed": first + i} for i, place in enumerate(places)]
+    instances["sums"] = [instances["sums"][place] for place in places]
+    content["configuration"]["seeds"] = list(range(first, first + len(places)))
 
-    def changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        own = copy.deepcopy(content)
-        change(own)
-        return own
 
-    seeds, sums = content["result"]["seeds"], content["instances"]["sums"]
-    yield "two seeds", changed(lambda c: (c["result"]["seeds"].pop(), c["instances"]["sums"].pop()))
-    yield "instances of two seeds swapped", changed(lambda c: c["instances"].update(sums=[sums[1], sums[0], sums[2]]))
-    yield (
-        "instances in another order",
-        changed(
-            lambda c: c["instances"].update(
-                sums=[{m: x[::-1] for m, x in one.items()} for one in sums], counts=c["instances"]["counts"][::-1]
-            )
-        ),
-    )
-    yield (
-        "a seed's records swapped",
-        changed(lambda c: c["result"].update(seeds=[{**seeds[1], "seed": 0}, {**seeds[0], "seed": 1}, seeds[2]])),
-    )
-    yield (
-        "the best seed three times",
-        changed(
-            lambda c: (
-                c["result"].update(seeds=[{**seeds[0], "seed": i} for i in range(3)]),
-                c["instances"].update(sums=[sums[0]] * 3),
-            )
-        ),
-    )
-    yield (
-        "other seeds",
-        changed(
-            lambda c: (
-                c["result"].update(seeds=[{**s, "seed": 5 + s["seed"]} for s in seeds]),
-                c["configuration"].update(seeds=[5, 6, 7]),
-            )
-        ),
-    )
-    yield "no curves", changed(lambda c: [s.update(curves={}) for s in c["result"]["seeds"]])
-    yield "no metric", changed(lambda c: [s["scores"].pop("tvd") for s in c["result"]["seeds"]])
-    yield (
-        "no baselines",
-        changed(
-            lambda c: (c["result"].update(baselines={}), [s.update(share_of_the_way={}) for s in c["result"]["seeds"]])
-        ),
-    )
-    yield (
-        "a baseline of your own",
-        changed(lambda c: c["result"]["baselines"].update(mine=c["result"]["baselines"]["unigram"])),
-    )
-    yield "chosen on the test split", changed(lambda c: c["result"]["selection"].update(split="test"))
-    yield "no fingerprints", changed(lambda c: c["result"]["track"].update(fingerprints={}))
-    yield "another track's fingerprint", changed(lambda c: c["result"]["track"]["fingerprints"].update(test="0" * 64))
-    yield "too many tokens", changed(lambda c: c["result"]["training"].update(train_tokens=10**9))
-    yield (
-        "another score on top",
-        changed(lambda c: c["result"]["seeds"][0]["scores"].update(extra={"value": 1.0, "stderr": 0.0})),
-    )
-    yield "an unknown field", changed(lambda c: c.update(extra=1))
-    yield "schema 3", changed(lambda c: c.update(schema_version=3))
-    yield "schema true", changed(lambda c: c.update(schema_version=True))
-    yield "a track by path", changed(lambda c: c["result"]["track"].update(name="../../tiny-v1.yaml"))
-    yield "an architecture by path", changed(lambda c: c["result"]["architecture"].update(source="../../../etc/passwd"))
-    yield "a name that leaves the folder", changed(lambda c: c.update(name="../../x"))
-    yield "a name in other letters", changed(lambda c: c.update(name="lstm+ｌｓｔｍ"))
-    yield (
-        "a name that turns the line around",
-        changed(lambda c: c["result"]["environment"].update(processor="x\u202ey")),
-    )
-    yield "a terminal's escape codes", changed(lambda c: c["result"]["environment"].update(processor="\x1b[2J"))
-    yield "someone else's name", changed(lambda c: c.update(name="mamba"))
-    for file in ("evil.py", "evil.py:lstm", "evil/lstm.py"):  # by its name two of them are the LSTM
-        yield f"the code of {file}", changed(lambda c, file=file: c["configuration"].update(architecture=file))
-    yield "a track by path, asked", changed(lambda c: c["configuration"].update(track="../tiny-v1.yaml"))
-    yield "an option that is not there", changed(lambda c: c["configuration"]["settings"].update(x=1))
-    yield "a command and a configuration", changed(lambda c: c.update(command="regbench run"))
-    rest = {key: value for key, value in content.items() if key != "configuration"}
-    yield "version 1", {**rest, "schema_version": 1, "command": "regbench run --arch lstm"}
+def _backwards(content: dict[str, Any]) -> None:
+    own = content["instances"]
+    own.update(sums=[{m: x[::-1] for m, x in one.items()} for one in own["sums"]], counts=own["counts"][::-1])
+
+
+WRONG: dict[str, Callable[[dict[str, Any]], object]] = {
+    "two seeds": lambda c: (c["result"]["seeds"].pop(), c["instances"]["sums"].pop()),
+    "instances of two seeds swapped": lambda c: c["instances"]["sums"].insert(0, c["instances"]["sums"].pop(1)),
+    "instances in another order": _backwards,
+    "a seed's records swapped": lambda c: (
+        [c["result"]["seeds"][i].update(seed=1 - i) for i in (0, 1)],
+        c["result"]["seeds"].insert(0, c["result"]["seeds"].pop(1)),
+    ),
+    "the best seed three times": lambda c: _seeds(c, 0, 0, 0),
+    "other seeds": lambda c: _seeds(c, 0, 1, 2, first=5),
+    "no curves": lambda c: [s.update(curves={}) for s in c["result"]["seeds"]],
+    "no metric": lambda c: [s["scores"].pop("tvd") for s in c["result"]["seeds"]],
+    "no baselines": lambda c: (
+        c["result"].update(baselines={}),
+        [s.update(share_of_the_way={}) for s in c["result"]["seeds"]],
+    ),
+    "a baseline of your own": lambda c: c["result"]["baselines"].update(mine=c["result"]["baselines"]["unigram"]),
+    "chosen on the test split": lambda c: c["result"]["selection"].update(split="test"),
+    "no fingerprints": lambda c: c["result"]["track"].update(fingerprints={}),
+    "another track's fingerprint": lambda c: c["result"]["track"]["fingerprints"].update(test="0" * 64),
+    "too many tokens": lambda c: c["result"]["training"].update(train_tokens=10**9),
+    "another score on top": lambda c: c["result"]["seeds"][0]["scores"].update(extra={"value": 1.0, "stderr": 0.0}),
+    "an unknown field": lambda c: c.update(extra=1),
+    "schema 3": lambda c: c.update(schema_version=3),
+    "schema true": lambda c: c.update(schema_version=True),
+    "a track by path": lambda c: c["result"]["track"].update(name="../../tiny-v1.yaml"),
+    "an architecture by path": lambda c: c["result"]["architecture"].update(source="../../../etc/passwd"),
+    "a name that leaves the folder": lambda c: c.update(name="../../x"),
+    "a name in other letters": lambda c: c.update(name="lstm+ｌｓｔｍ"),
+    "a name that turns the line around": lambda c: c["result"]["environment"].update(processor="x\u202ey"),
+    "a terminal's escape codes": lambda c: c["result"]["environment"].update(processor="\x1b[2J"),
+    "someone else's name": lambda c: c.update(name="mamba"),
+    "the code of evil.py": lambda c: c["configuration"].update(architecture="evil.py"),
+    "the code of evil.py, by its name the LSTM": lambda c: c["configuration"].update(architecture="evil.py:lstm"),
+    "the code of evil/lstm.py, by its name the LSTM": lambda c: c["configuration"].update(architecture="evil/lstm.py"),
+    "a track by path, asked": lambda c: c["configuration"].update(track="../tiny-v1.yaml"),
+    "an option that is not there": lambda c: c["configuration"]["settings"].update(x=1),
+    "a command and a configuration": lambda c: c.update(command="regbench run"),
+    "version 1": lambda c: (c.pop("configuration"), c.update(schema_version=1, command="regbench run --arch lstm")),
+}
+"""Entries that are wrong as a whole: how the honest one is changed."""
 
 
 @pytest.mark.ci
 def test_entries_that_are_wrong_as_a_whole(lstm: Made, tmp_path: Path) -> None:
-    for name, forged in structural(lstm.entry.content()):
+    for name, change in WRONG.items():
+        forged = lstm.entry.content()
+        change(forged)
         path = store(seal(forged), tmp_path)
         assert verify_entry(Stored(path), track=lstm.track).faults, name
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -157,10 +156,6 @@ def phone(html: str, tmp_path_factory: pytest.TempPathFactory) -> Visit:
 def visited(request: pytest.FixtureRequest) -> Visit:
     found: Visit = request.getfixturevalue(request.param)
     return found
-
-
-def ranked(board: Board, value: Any, reverse: bool = False) -> list[str]:
-    return [entry.name for entry in sorted(board.entries, key=value, reverse=reverse)]
 
 
 def test_nothing_goes_wrong(visited: Visit) -> None:

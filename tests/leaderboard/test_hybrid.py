@@ -14,7 +14,7 @@ from regbench.leaderboard.challenge import challenge
 from regbench.leaderboard.verify import submit, verify_run
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
-from tests.leaderboard.conftest import MIXER, SETTINGS, Made, commit
+from tests.leaderboard.conftest import MIXER, SETTINGS, Made, commit, made_in
 
 HYBRID = {**SETTINGS, "n_layers": 2, "mixers": "gla,transformer", "transformer.window": 4, "transformer.n_heads": 2}
 
@@ -23,11 +23,7 @@ HYBRID = {**SETTINGS, "n_layers": 2, "mixers": "gla,transformer", "transformer.w
 def hybrid(committed: None, tiny_file: Path, tiny: Track, tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("hybrid")
     regbench.run(str(tiny_file), "hybrid", (0, 1, 2), settings=HYBRID, out=folder / "run")
-    (folder / "board").mkdir()
-    made = submit(folder / "run", folder / "board", track=tiny)
-    assert made.findings.faults == []
-    assert made.path is not None
-    return Made(folder / "run", folder / "board", made.path, tiny)
+    return made_in(folder, tiny)
 
 
 def test_a_hybrid_is_an_entry_and_can_be_verified(hybrid: Made) -> None:

@@ -27,7 +27,7 @@ from regbench.tracks import Track
 from regbench.utils.errors import UserError
 from regbench.utils.files import read_arrays
 from tests.conftest import drawing
-from tests.helpers.browser import Visit, needs_chromium, visit
+from tests.helpers.browser import Visit, data_of, needs_chromium, visit
 
 HOSTILE = "</script><script>problems.push('ran')</script><img src=x onerror=problems.push('ran')>\"'&\u2028"
 PLUGIN = """
@@ -71,13 +71,6 @@ def models(finished: Path) -> list[Predictions]:
 def reading(models: list[Predictions]) -> list[Callable[[], Predictions]]:
     """As `layout` takes them."""
     return [lambda model=model: model for model in models]
-
-
-def data_of(html: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, flags=re.DOTALL)
-    assert found is not None
-    content: dict[str, Any] = json.loads(found[1])
-    return content
 
 
 class TestThePage:

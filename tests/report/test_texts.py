@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import io
-import json
-import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,19 +20,12 @@ from regbench.results import read_result
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
 from regbench.utils.files import read_arrays
-from tests.helpers.browser import needs_chromium, visit
+from tests.helpers.browser import data_of, needs_chromium, visit
 
 
 @pytest.fixture(scope="module")
 def model(text_run: Path) -> CompactPredictions:
     return CompactPredictions.from_arrays(read_arrays(text_run / "seed-0" / "predictions.npz"))
-
-
-def data_of(html: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, flags=re.DOTALL)
-    assert found is not None
-    content: dict[str, Any] = json.loads(found[1])
-    return content
 
 
 def test_white_space_is_itself_again() -> None:

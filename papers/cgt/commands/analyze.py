@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.table import Table
 
@@ -35,7 +36,6 @@ examples:
 
 
 def configure(analyze: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     analyze.add_argument("folder", nargs="+", metavar="DIR", help="a run folder; several: a table")
     analyze.add_argument(
         "--table",
@@ -72,7 +72,6 @@ def configure(analyze: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Analyses one run, or makes a table of several."""
     if arguments.limit < 4:
         raise UserError(f"--limit {arguments.limit} is too few: four instances or more")
     if len(arguments.folder) == 1 and arguments.table is arguments.cuts is None:
@@ -83,7 +82,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _one(arguments: argparse.Namespace, console: Console) -> int:
-    """Everything about one model."""
     from papers.cgt.modes import has_summary
     from papers.cgt.study import study
     from regbench.analysis.trained import load_to_ask
@@ -142,7 +140,7 @@ def _task_vectors(trained: Trained, folder: Path, title: str, arguments: argpars
         step("measuring task vectors")
         found = task_vectors(trained, arguments.split, arguments.limit)
     rows = {"the prompt and the text": str(found.prompted)}
-    for place, score in found.scores.items():
+    for place, score in found.task_vector.items():
         rows[f"the text, with a vector at the {place} (block {found.block[place]})"] = str(score)
     rows["the text"] = str(found.unprompted)
     _print(title, "what is read", METRICS[found.metric].label, rows, console)
@@ -151,12 +149,7 @@ def _task_vectors(trained: Trained, folder: Path, title: str, arguments: argpars
         "architecture": trained.architecture,
         "seed": trained.seed,
         "split": arguments.split,
-        "metric": found.metric,
-        "prompted": found.prompted.model_dump(),
-        "unprompted": found.unprompted.model_dump(),
-        "validation": {p: {b: s.model_dump() for b, s in each.items()} for p, each in found.validation.items()},
-        "block": dict(found.block),
-        "task_vector": {p: score.model_dump() for p, score in found.scores.items()},
+        **to_jsonable_python(found),
     }
     path = folder / "task_vectors.json"
     write_json(path, content)
@@ -165,7 +158,6 @@ def _task_vectors(trained: Trained, folder: Path, title: str, arguments: argpars
 
 
 def _several(arguments: argparse.Namespace, console: Console) -> int:
-    """The table."""
     from papers.cgt import table_forms
     from papers.cgt.table import tabulate
     from regbench.analysis.trained import own_track

@@ -26,7 +26,6 @@ examples:
 
 
 def configure(specialize: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     specialize.add_argument("folder", metavar="DIR", help="the run folder")
     specialize.add_argument(
         "--prompt",
@@ -57,7 +56,6 @@ def configure(specialize: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Writes the specialised model, prints what it saves, and generates what is asked for."""
     from papers.cgt import prompts
     from regbench.analysis.trained import load_named
     from regbench.report.content import human_bytes

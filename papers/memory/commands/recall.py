@@ -23,7 +23,6 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     parser.add_argument("folder", nargs="+", metavar="DIR", help="run folders")
     parser.add_argument("--out", metavar="FILE.png", help="draw a picture there")
     parser.add_argument("--csv", metavar="FILE", help="write every figure there")
@@ -31,7 +30,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Prints the table; draws and writes what is asked for."""
     from papers.memory.recall import CHANCE, RECALL, in_order, learned_at, plot_recall, read_measured, write_csv
     from regbench.utils.files import explain_full_disk, require_writable_files
 

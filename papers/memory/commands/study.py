@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -32,7 +31,6 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="which study; without it, all are listed")
     parser.add_argument("--draws", type=int, metavar="N", help="how many times embeddings are drawn")
     parser.add_argument("--seed", type=int, metavar="N", help="the seed of all draws (default: 0)")
@@ -42,7 +40,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Lists the studies, or runs one."""
     from papers.memory.study import run_study, study_names
     from regbench.utils.files import require_writable
 
@@ -68,9 +65,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         _write(study, arguments.name, Path(arguments.out), console)
     if not arguments.check:
         return 0
-    table = Table(title="what must hold", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for head in ("", "measured", "wanted", "holds"):
-        table.add_column(head, overflow="fold")
+    table = narrow_table("what must hold", ("", "measured", "wanted", "holds"), 4, fold=4, pad_edge=True)
     for one in study.expectations:
         table.add_row(one.what, one.measured, one.wanted, "yes" if one.holds else Text("NO", "red"))
     console.print(table)
@@ -80,7 +75,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _write(study: Study, name: str, folder: Path, console: Console) -> None:
-    """Writes a CSV file for each table, and the picture."""
     from papers.memory.picture import draw
     from regbench.utils.files import explain_full_disk, write_rows
 

@@ -55,7 +55,6 @@ REFERENCE = "Bayes"
 
 
 def configure(adapt: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     adapt.add_argument("folder", nargs="+", metavar="DIR", help="run folders on one track; a mean over all their seeds")
     place = adapt.add_mutually_exclusive_group()
     few = adapt.add_argument_group("few-shot classification")
@@ -110,7 +109,6 @@ class _Asked:
     file: Path | None
 
     def plan(self, models: list[Trained], arguments: argparse.Namespace) -> Plan:
-        """The plan of one run."""
         from papers.tint.adaptation import Plan, check_ways
         from papers.tint.gradient_steps import refusal_of
 
@@ -121,7 +119,6 @@ class _Asked:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Adapts each run, prints the table, and writes the files."""
     from papers.tint.few_shot import few_shot_track
     from regbench.utils.files import require_writable_files
 
@@ -143,7 +140,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _read(arguments: argparse.Namespace) -> _Asked:
-    """Reads the arguments and loads the runs."""
     from papers.tint.few_shot import on_exemplars
     from regbench.analysis.trained import own_track, run_names
     from regbench.tracks import load_track
@@ -210,7 +206,6 @@ def _exemplars(asked: _Asked, arguments: argparse.Namespace, step: Callable[[str
 
 
 def _distill(asked: _Asked, arguments: argparse.Namespace, step: Callable[[str], None]) -> Report:
-    """Distils each run at each place."""
     from papers.tint.distillation import distil_run
     from papers.tint.distillation_report import report
 
@@ -262,7 +257,6 @@ def _load(arguments: argparse.Namespace) -> list[list[Trained]]:
 
 
 def _refuse_strangers(arguments: argparse.Namespace, asked: _Asked, few_shot: bool) -> None:
-    """Refuses options that are not for this track."""
     track, distils = asked.track.name, asked.ways == (DISTIL,)
     if arguments.angles:
         refuse_unused(
@@ -292,7 +286,6 @@ def _chosen(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _places(arguments: argparse.Namespace) -> list[Place]:
-    """Where the segments end."""
     from papers.tint.adaptation import Place  # it loads PyTorch
 
     if arguments.tokens is not None:

@@ -25,7 +25,6 @@ DEFAULTS = {"d": 768, "heads": 12, "layers": 12, "positions": 2048, "slots": 4}
 
 
 def configure(tint: argparse.ArgumentParser) -> None:
-    """Declares the arguments."""
     which = tint.add_mutually_exclusive_group()
     which.add_argument(
         "--size",
@@ -38,7 +37,6 @@ def configure(tint: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Asks the class for its sizes, and prints them."""
     from regbench.utils import registry
 
     if arguments.size_of is None:

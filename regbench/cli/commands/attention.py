@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.table import Table
 
@@ -58,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.analysis.attention import ablate, measure
     from regbench.analysis.trained import load_named
-    from regbench.utils.files import atomic_write, explain_full_disk, require_writable
+    from regbench.utils.files import explain_full_disk, require_writable, write_json
 
     if arguments.limit < 2:
         raise UserError(f"--limit {arguments.limit} is too few: two instances or more")
@@ -91,15 +91,14 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         "track": trained.track.name,
         "seed": trained.seed,
         "split": arguments.split,
-        **found.to_dict(),
+        **to_jsonable_python(found),
     }
     if chosen:
         effect = ablate(trained, instances, chosen)
-        record["ablation"] = effect.to_dict()
+        record["ablation"] = to_jsonable_python(effect)
         console.print(_ablation_table(effect, arguments.ablate))
     with explain_full_disk(folder):
-        with atomic_write(folder / "attention.json") as file:
-            json.dump(record, file, indent=1)
+        write_json(folder / "attention.json", record)
         maps = _draw(trained, instances, found, folder, arguments.instance, begin, end)
     pictures = f"{maps} map{'s' * (maps != 1)}"
     print_line(f"attention.json, heads.png and {pictures}: {folder}", console)
@@ -150,24 +149,14 @@ def _draw(
     trained: Trained, instances: Instances, found: Attention, folder: Path, number: int, begin: int, end: int
 ) -> int:
     """Draws the pictures; returns the number of maps."""
-    import numpy as np
-
-    from regbench.analysis.attention import labels, marked_keys, one_map, typical
+    from regbench.analysis.attention import labels, maps, typical
     from regbench.analysis.pictures import plot_heads, plot_map
 
-    mass = np.array([list(found.chance.values()), *([r.value for r in h.mass.values()] for h in found.heads)])
-    order = [list(found.chance).index(name) for name in found.sets]
     title = f"{trained.architecture} on {trained.track.name}: share of each head's attention"
-    names, kinds = ["uniform", *(head.name for head in found.heads)], ["", *(head.kind for head in found.heads)]
-    plot_heads(names, kinds, found.sets, mass[:, order], title, folder / "heads.png")
+    plot_heads(found, title, folder / "heads.png")
     heads, read = typical(found), labels(trained, instances, number)
-    for name, weights in one_map(trained, instances, number, heads).items():
-        kind = next(head.kind for head in heads if head.name == name)
-        marked = marked_keys(trained, instances, number, kind)
-        first = max(0, end - max(60, end - begin))
-        part, title = weights[begin:end, first:end], f"head {name}, {kind}: {trained.architecture}, instance {number}"
-        ringed = None
-        if marked is not None:
-            ringed, title = marked[begin:end, first:end], f"{title}; ringed: the keys of {kind}"
-        plot_map(part, ringed, read[first:end], begin - first, title, folder / f"map-{name}.png")
+    for head, weights, marked in maps(trained, instances, number, heads):
+        title = f"head {head.name}, {head.kind}: {trained.architecture}, instance {number}"
+        title += "" if marked is None else f"; ringed: the keys of {head.kind}"
+        plot_map(weights, marked, read, (begin, end), title, folder / f"map-{head.name}.png")
     return len(heads)

@@ -49,7 +49,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         for track in tracks:
             bar.on = f" on {track.name}"
             measured[track.name] = measure(track, bar.announce)
-            bar.clear()
             console.print(f"{track.name}, test split")
             for cells in (score_cells(measured[track.name]), difference_cells(measured[track.name])):
                 print_fitting(_table(*cells), console)

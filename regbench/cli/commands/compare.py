@@ -132,7 +132,7 @@ def _compare(arguments: argparse.Namespace, announce: Announce, console: Console
 def _show_courses(found: Found, arguments: argparse.Namespace, announce: Announce, console: Console) -> int:
     """Prints a table for each run: its distance from each baseline at every kept checkpoint. Draws and writes the files."""
     from regbench.analysis.course import courses, write_csv
-    from regbench.report.pictures import plot_courses
+    from regbench.analysis.pictures import plot_courses
     from regbench.utils.files import explain_full_disk
 
     made = courses(found, tokens=arguments.tokens, announce=announce)
@@ -147,12 +147,8 @@ def _show_courses(found: Found, arguments: argparse.Namespace, announce: Announc
     what = f"{found.track.name}, test split, the first {arguments.tokens} tokens; the largest standard error is {largest:.3f}"
     print_line(what, console)
     picture = Path(arguments.course)
-    drawn = {
-        course.name: (course.tokens, {name: [r.value for r in records] for name, records in course.distance.items()})
-        for course in made
-    }
     with explain_full_disk(picture.parent):
-        plot_courses(drawn, what, picture)
+        plot_courses(made, what, picture)
         write_csv(made, picture.with_suffix(".csv"))
     print_line(f"wrote {picture} and {picture.with_suffix('.csv').name}", console)
     return 0

@@ -215,12 +215,9 @@ def _list_runs(folder: Path, console: Console) -> int:
             console.print()
         inside = Path(os.path.commonpath([run.parent for run, _ in rows]))
         console.print(Text.assemble((track, "bold"), f", in {inside}"), soft_wrap=True)
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-        for head in ("folder", "architecture", "seeds", "main score", "normalized"):
-            left = head in ("folder", "architecture")
-            table.add_column(head, justify="left" if left else "right", overflow="fold", no_wrap=not left)
-        for run, cells in rows:
-            table.add_row(str(run.relative_to(inside)), *cells)
+        shown = [[str(run.relative_to(inside)), *cells] for run, cells in rows]
+        heads = ("folder", "architecture", "seeds", "main score", "normalized")
+        table = narrow_table(None, heads, 2, shown, fold=2, box=None, padding=(0, 2, 0, 0))
         console.print(table)
     if not found:
         print_line(f"no runs in {folder}", console)

@@ -77,7 +77,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     table = narrow_table(f"{made.entry.name} on {made.entry.track}, mean over seeds", heads, 1)
     table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
     for metric, change in made.changes.items():
-        then, now = made.means[metric]
+        then, now = (result.score(metric).value for result in (made.entry.result, made.result))
         verdict = "the same"
         if metric in made.differs:
             verdict = "different" if change.worse or change.better else "different by the entry's noise alone"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shlex
 import statistics
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ from regbench.utils.errors import UserError
 if TYPE_CHECKING:
     from regbench.config import Config
     from regbench.results import Result
-    from regbench.training.progress import Reporter
 
 DEFAULTS = {"architecture": "mamba", "track": "pfa-small-v1"}
 
@@ -93,17 +91,11 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 def _train(arguments: argparse.Namespace, reporter: TerminalReporter) -> Result:
     from regbench import runner
     from regbench.cli.live import go_on
-    from regbench.sweeps.local import share
 
-    if arguments.resume:
-        _refuse_more_than_resume(arguments)
-        reporter.folder = Path(arguments.resume)
-        return go_on(reporter.folder, arguments.jobs, reporter)
-    config = _config(arguments)
-    if arguments.jobs is None:
-        return runner.run_config(config, arguments.out, reporter)
-    share(arguments.jobs, device=config.device)  # refused before a folder is made
-    reporter.folder = runner.begin(config, arguments.out, reporter)
+    asked = _asked(arguments)
+    if arguments.jobs is None and not isinstance(asked, Path):
+        return runner.run_config(asked, arguments.out, reporter)
+    reporter.folder = asked if isinstance(asked, Path) else runner.begin(asked, arguments.out, reporter)
     return go_on(reporter.folder, arguments.jobs, reporter)
 
 
@@ -155,33 +147,23 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
 
 
 def _suite(arguments: argparse.Namespace, console: Console) -> int:
-    from regbench.sweeps.local import share
-    from regbench.sweeps.suite import begin_suite
-    from regbench.tracks.suite import load_suite
-
-    if arguments.resume:
-        _refuse_more_than_resume(arguments)
-        return _run_suite(lambda _: Path(arguments.resume), arguments.jobs, console)
-    for name, value in (("track", arguments.track), ("config", arguments.config)):
-        if value is not None:
-            raise UserError(f"--suite names its tracks: leave out --{name}")
-    config, out = _config(arguments), arguments.out
-    if arguments.jobs is not None:
-        share(arguments.jobs, device=config.device)  # refused before a folder is made
-    return _run_suite(lambda said: begin_suite(load_suite(arguments.suite), config, out, said), arguments.jobs, console)
-
-
-def _run_suite(begin: Callable[[Reporter], Path], jobs: int | None, console: Console) -> int:
     from regbench.cli.live import go_on, interrupted
     from regbench.cli.tables import suite_table
     from regbench.metrics.reach import reach_words
     from regbench.report.table import print_fitting
     from regbench.sweeps import suite
+    from regbench.tracks.suite import load_suite
 
-    folder: Path | None = None
+    for name in () if arguments.resume else ("track", "config"):
+        if getattr(arguments, name) is not None:
+            raise UserError(f"--suite names its tracks: leave out --{name}")
+    asked, jobs = _asked(arguments), arguments.jobs
+    folder = asked if isinstance(asked, Path) else None
     with TerminalReporter(stderr()) as reporter, apart_from_stdout():
         try:
-            folder = begin(reporter)
+            if not isinstance(asked, Path):
+                folder = suite.begin_suite(load_suite(arguments.suite), asked, arguments.out, reporter)
+            assert folder is not None
             done = list(suite.go_on(folder, lambda run: go_on(run, jobs, reporter)))
         except KeyboardInterrupt:
             return interrupted(folder, jobs)
@@ -198,17 +180,17 @@ def _run_suite(begin: Callable[[Reporter], Path], jobs: int | None, console: Con
     return 0
 
 
-def _given(arguments: argparse.Namespace) -> dict[str, object]:
-    """What the command line says, by the keys of a configuration; settings apart."""
-    named = {
-        "track": arguments.track,
-        "architecture": arguments.arch,
-        "seeds": arguments.seed,
-        "backend": arguments.backend,
-        "device": arguments.device,
-        "trials": arguments.trials,
-    }
-    return {key: value for key, value in named.items() if value is not None}
+def _asked(arguments: argparse.Namespace) -> Config | Path:
+    """What begins, or the folder of what goes on."""
+    from regbench.sweeps.local import share
+
+    if arguments.resume:
+        _refuse_more_than_resume(arguments)
+        return Path(arguments.resume)
+    config = _config(arguments)
+    if arguments.jobs is not None:
+        share(arguments.jobs, device=config.device)  # refused before a folder is made
+    return config
 
 
 def _config(arguments: argparse.Namespace) -> Config:
@@ -220,9 +202,10 @@ def _config(arguments: argparse.Namespace) -> Config:
     base: dict[str, Any] = {**DEFAULTS}
     if arguments.config is not None:
         base = read_config(Path(arguments.config)).model_dump()
-    given = _given(arguments) | {"settings": {**base.get("settings", {}), **settings}}
+    flags = {"architecture": "arch", "seeds": "seed", **{key: key for key in ("track", "backend", "device", "trials")}}
+    given = {key: value for key, flag in flags.items() if (value := getattr(arguments, flag)) is not None}
     with explain_validation("run", Config.model_fields):
-        return Config(**{**base, **given})
+        return Config(**{**base, **given, "settings": {**base.get("settings", {}), **settings}})
 
 
 def _refuse_more_than_resume(arguments: argparse.Namespace) -> None:

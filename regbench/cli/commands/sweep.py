@@ -10,7 +10,7 @@ from rich.console import Console
 
 from regbench.cli.arguments import apart_from_stdout, one_of, refuse_unused
 from regbench.cli.lines import print_line, stderr
-from regbench.report.table import print_fitting
+from regbench.report.table import narrow_table, print_fitting
 from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _print(sweep: Sweep, swept: Swept, console: Console) -> None:
-    from regbench.cli.tables import failure_table, sweep_table
+    from regbench.cli.tables import sweep_table
     from regbench.leaderboard.figures import seeds_needed
     from regbench.sweeps.state import SweepFolder
 
@@ -89,7 +89,8 @@ def _print(sweep: Sweep, swept: Swept, console: Console) -> None:
     if swept.rows:
         console.print("Chosen on validation. After a score: the lowest and the highest seed.")
     if swept.failures:
-        console.print(failure_table([(one.label, one.message) for one in swept.failures]))
+        failures = [(one.label, one.message) for one in swept.failures]
+        console.print(narrow_table("failed", ("what", "why"), 2, failures, fold=2))
     names = sorted(
         path.name for path in swept.folder.iterdir() if path.suffix in (".csv", ".png") or "best" in path.name
     )

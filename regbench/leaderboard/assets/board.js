@@ -118,7 +118,7 @@ function scatterCharts(section, board) {
         ];
         return { name: entry.name, x: entry[key], y: value, err, ...styleOf(entry), facts };
       }),
-      levels: board.levels.map((level) => ({ ...level, y: level.scores[metric.key] })),
+      levels: board.baselines.filter((one) => one.level).map((one) => ({ ...one, y: one.scores[metric.key] })),
     })),
   );
   metricChoice(part.querySelector(".controls"), board, "scatter", (chosen) => {

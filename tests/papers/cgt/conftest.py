@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regbench.analysis.trained import Trained, load_trained
+from regbench.analysis.trained import Trained, load
 from regbench.tasks.base import TokenIO
 
 
 @pytest.fixture(scope="session")
 def trained(run_folder: Path) -> Trained:
-    return load_trained(run_folder)
+    return load(run_folder)
 
 
 class Counting(nn.Module):

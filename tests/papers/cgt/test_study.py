@@ -14,7 +14,7 @@ from papers.cgt.modes import MODES, read_in_modes
 from papers.cgt.segments import segments, single_context_segments
 from papers.cgt.study import caught_up_after, distance_from_cut, study
 from regbench import cli
-from regbench.analysis.trained import load_trained
+from regbench.analysis.trained import load
 from regbench.tasks.arithmetic import Arithmetic
 from regbench.tasks.base import Splits
 from regbench.tracks import Track
@@ -63,7 +63,7 @@ def test_against_another_run(run_folder: Path, tmp_path: Path) -> None:
     assert set(against["modes"]["unprompted"]["mean"]) == {0.0}
     assert (against["architecture"], against["counted_in"], found["trained_on"]) == ("cgt", "tokens", "tiny-v1")
     assert (tmp_path / "against.png").exists()
-    trained = load_trained(run_folder)
+    trained = load(run_folder)
     instances = trained.track.instances("validation")[:8]
     parts = single_context_segments(trained.track.task, instances)
     outcomes = read_in_modes(trained.model, trained.track.task, instances, parts, 1 / 300)  # type: ignore[arg-type]
@@ -160,7 +160,7 @@ def test_caught_up_is_where_nothing_after_it_is_ahead_again() -> None:
 
 @pytest.mark.ci
 def test_of_few_instances_it_says_that_it_cannot_tell(run_folder: Path, tmp_path: Path) -> None:
-    trained = load_trained(run_folder)
+    trained = load(run_folder)
     found = study(trained, tmp_path, split="validation", limit=4, rate=0.1)
     few = found.findings["loss_by_distance"]["modes"]["specialised"]["distance"]
     words = found.lines["the unprompted model catches up with the specialised one"]

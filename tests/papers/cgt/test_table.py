@@ -21,7 +21,7 @@ from papers.cgt.representation import contexts, variation
 from papers.cgt.segments import segments
 from papers.cgt.table import Mean, cut_after, tabulate
 from regbench import cli, runner
-from regbench.analysis.trained import load_trained
+from regbench.analysis.trained import load
 from regbench.models.model import ModelPredictor
 from regbench.results import ScoreRecord
 from regbench.tasks.arithmetic import Arithmetic
@@ -76,7 +76,7 @@ def test_a_run_with_y_beside_one_without(run_folder: Path, plain_run: Path) -> N
     assert set(plain.scores) == {"dynamic"}
     assert plain.y == {}
     assert cgt.seeds == (0, 4)
-    trained = load_trained(plain_run)
+    trained = load(plain_run)
     instances = trained.track.instances("validation")[:16]
     parts = segments(trained.track.task, instances)
     predicted = ModelPredictor(trained.model, "cpu").predict(instances.tokens)  # type: ignore[arg-type]
@@ -89,7 +89,7 @@ def test_a_run_with_y_beside_one_without(run_folder: Path, plain_run: Path) -> N
     ]
     assert plain.scores["dynamic"]["legal_accuracy"].value == pytest.approx(np.mean(legal))
     for number, seed in enumerate((0, 4)):
-        one = load_trained(run_folder, seed)
+        one = load(run_folder, seed)
         outcomes = read_in_modes(one.model, one.track.task, instances, parts, 0.0)  # type: ignore[arg-type]
         for mode in ("dynamic", "specialised", "specialised, prompt read", "unprompted"):
             for metric in ("legal_accuracy", "nll"):
@@ -115,7 +115,7 @@ def test_of_vectors_ridge_stands_beside_it_over_the_same_positions(vector_run: P
         curve = ridge[cut].by_example["dynamic"]
         assert list(curve) == list(range(cut, 6))
         assert curve[cut].value == pytest.approx(error[:, cut].mean(), rel=1e-5)
-    special = load_trained(vector_run, 1)
+    special = load(vector_run, 1)
     rows = {row.cut: row for row in found.rows if row.name == "vectors"}
     model = special.model.specialize  # type: ignore[operator]
     errors = []
@@ -144,7 +144,7 @@ def test_of_text_it_is_the_nll_after_the_middle_of_each_excerpt(text_run: Path, 
     found = tabulate([text_run], split="validation", limit=16, track=str(text_file))
     (row,) = found.rows
     assert found.metric == "nll"
-    trained = load_trained(text_run)
+    trained = load(text_run)
     instances = trained.track.instances("validation")
     predicted = ModelPredictor(trained.model, "cpu").predict(instances.tokens)  # type: ignore[arg-type]
     nats = -np.log(np.take_along_axis(predicted, instances.tokens[..., None].astype(np.int64), -1)[..., 0])

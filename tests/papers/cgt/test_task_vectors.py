@@ -15,7 +15,7 @@ import yaml
 from papers.cgt.segments import single_context_segments
 from papers.cgt.task_vectors import _Reading, patched, states_before, task_vectors
 from regbench import cli, runner
-from regbench.analysis.trained import Trained, load_trained
+from regbench.analysis.trained import Trained, load
 from regbench.data.instances import Instances
 from regbench.models.build import build, resolve_options
 from regbench.results import ScoreRecord
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def trained(folder: Path) -> Trained:
-    found = load_trained(folder)
+    found = load(folder)
     with torch.no_grad():  # far from its start, so that states differ
         for parameter in found.model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
@@ -93,7 +93,7 @@ def test_the_scores_are_those_of_single_texts_read_one_by_one(trained: Trained) 
             outs["query"] = patched(model, text, block, answers, states)
         for name, out in outs.items():
             hits[name] += (out[0].argmax(-1)[torch.from_numpy(scored)] == target).tolist()
-    scores = {"prompted": found.prompted, "unprompted": found.unprompted, **found.scores}
+    scores = {"prompted": found.prompted, "unprompted": found.unprompted, **found.task_vector}
     assert {name: score.value for name, score in scores.items()} == pytest.approx(
         {name: np.mean(each) for name, each in hits.items()}
     )

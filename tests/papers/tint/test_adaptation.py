@@ -18,7 +18,7 @@ from papers.tint.adaptation_report import notes
 from papers.tint.angles import measure_angles
 from papers.tint.gradient_steps import refusal_of
 from regbench import cli, runner
-from regbench.analysis.trained import Trained, load_trained
+from regbench.analysis.trained import Trained, load
 from regbench.data.instances import Instances
 from regbench.evaluation.baselines import defaults_of, predict_baseline
 from regbench.models.model import token_tensor
@@ -47,7 +47,7 @@ def by_hand(trained: Trained, cuts: np.ndarray, rate: float, steps: int) -> np.n
     instances = trained.track.instances("test")[: len(cuts)]
     found = np.zeros(instances.tokens.shape)
     for row, cut in enumerate(cuts):
-        again = load_trained(trained.folder)
+        again = load(trained.folder)
         model = getattr(again.model, "auxiliary", again.model)
         tokens = token_tensor(instances.tokens[row : row + 1, : instances.lengths[row]], torch.device("cpu"))
         optimizer = torch.optim.SGD(model.parameters(), lr=rate)
@@ -64,7 +64,7 @@ def by_hand(trained: Trained, cuts: np.ndarray, rate: float, steps: int) -> np.n
 @pytest.mark.parametrize("name", ["lstm", "tint", "rotary", "heads", "conv"])
 def test_a_full_step_is_plain_sgd_on_each_instance(runs: Path, name: str) -> None:
     """A TinT by its twin; any model by autograd, a transformer that TinT does not simulate too."""
-    trained, place = load_trained(runs / name), Place(share=0.4)
+    trained, place = load(runs / name), Place(share=0.4)
     assert (refusal_of(trained.model) is None) == (name == "tint")
     plan = Plan(("full",), (0.01,), steps=2, limit=3)
     outcome = _outcomes([trained], "test", place, plan, "full", plan.rates)[0.01]
@@ -83,7 +83,7 @@ def test_a_full_step_is_plain_sgd_on_each_instance(runs: Path, name: str) -> Non
 @pytest.mark.ci
 def test_the_rate_is_chosen_on_validation(runs: Path) -> None:
     """By the mean gain there; rates that diverge are told and not chosen."""
-    trained = load_trained(runs / "tint")
+    trained = load(runs / "tint")
     rows = adapt_run([trained], "tint", Place(tokens=9), Plan(("full", "tint"), (1e-4, 1e-3, 1e300), limit=20), "test")
     for row in rows:
         assert np.isnan(row.gains[1e300])
@@ -100,7 +100,7 @@ def test_the_rate_is_chosen_on_validation(runs: Path) -> None:
 
 
 def test_a_single_rate_is_taken_without_validation(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained, asked = load_trained(runs / "tint"), []
+    trained, asked = load(runs / "tint"), []
     monkeypatch.setattr(adaptation, "_outcomes", lambda *a: asked.append(a[1]) or _outcomes(*a))
     (row,) = adapt_run([trained], "tint", Place(tokens=9), Plan(("full",), (1e-3,), limit=8), "test")
     assert asked == ["test"]
@@ -111,7 +111,7 @@ def test_a_single_rate_is_taken_without_validation(runs: Path, monkeypatch: pyte
 
 
 def test_scores_of_an_outcome(runs: Path) -> None:
-    trained = load_trained(runs / "tint")
+    trained = load(runs / "tint")
     outcome = _outcomes([trained, trained], "test", Place(share=0.5), Plan((), (), limit=20), "values", (1e-3,))[1e-3]
     assert outcome is not None
     alone = _outcomes([trained], "test", Place(share=0.5), Plan((), (), limit=20), "values", (1e-3,))[1e-3]
@@ -128,7 +128,7 @@ def test_scores_of_an_outcome(runs: Path) -> None:
 
 def test_distances_that_few_instances_reach_are_left_out(runs: Path) -> None:
     """A mean over one instance would have an error of 0."""
-    trained = load_trained(runs / "tint")
+    trained = load(runs / "tint")
     outcome = _outcomes([trained], "test", Place(share=0.5), Plan((), (), limit=20), "values", (1e-3,))[1e-3]
     assert outcome is not None
     longest = np.argsort(outcome.behind.sum(1))[-4:]
@@ -140,7 +140,7 @@ def test_distances_that_few_instances_reach_are_left_out(runs: Path) -> None:
 
 def test_errors_of_an_outcome_are_over_problems(runs: Path) -> None:
     """Instances of one problem are added up: each instance twice gives the error of the instances once."""
-    trained = load_trained(runs / "tint")
+    trained = load(runs / "tint")
     once = _outcomes([trained], "test", Place(share=0.5), Plan((), (), limit=10), "values", (1e-3,))[1e-3]
     assert once is not None
     assert once.problem is None
@@ -156,7 +156,7 @@ def test_errors_of_an_outcome_are_over_problems(runs: Path) -> None:
 
 def test_bayes_stands_beside_on_the_same_positions(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its scores behind the segment, by hand from its predictions; and the cache of baselines is asked first."""
-    trained = load_trained(runs / "tint")
+    trained = load(runs / "tint")
     track, instances = trained.track, trained.track.instances("test")
     ((bayes, *_),) = [defaults_of("bayes", track, instances)]
     outcome = _outcomes([trained], "test", Place(share=0.4), Plan((), (), limit=6), "full", (1e-2,))[1e-2]
@@ -241,7 +241,7 @@ def test_angles_are_a_mean_over_instances(
 ) -> None:
     assert cli.main(["adapt", str(runs / "tint"), "--at", "0.5", "--angles", "--limit", "8"]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "block 1" in line)
-    trained, place = load_trained(runs / "tint"), Place(share=0.5)
+    trained, place = load(runs / "tint"), Place(share=0.5)
     instances = trained.track.instances("test")[:8]
     tokens = token_tensor(instances.tokens, torch.device("cpu"))
     counted = torch.arange(tokens.shape[1]) < torch.from_numpy(place.cuts(instances.lengths))[:, None]
@@ -298,7 +298,7 @@ def test_on_text_a_simulated_step_gains(tmp_path: Path) -> None:
     All 300 windows: errors are over their 25 documents, and 60 windows decide nothing.
     """
     runner.run("text-small-v1", "tint", out=tmp_path / "tint")
-    trained, gains = load_trained(tmp_path / "tint"), {}
+    trained, gains = load(tmp_path / "tint"), {}
     for ways, rate in ((("values", "tint"), 2e-3), (("full",), 1e-3)):
         rows = adapt_run([trained], "tint", Place(share=0.5), Plan(ways, (rate,), limit=300), "test")
         gains |= {row.way: row.outcome.score("difference", "nll") for row in rows}

@@ -14,7 +14,7 @@ import yaml
 from papers.tint.adaptation import Place
 from papers.tint.distillation import distil, distil_run, divergence, sample_texts
 from regbench import cli, runner
-from regbench.analysis.trained import Trained, load_trained
+from regbench.analysis.trained import Trained, load
 from regbench.utils.errors import UserError
 
 TRACK = {
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def trained(folder: Path) -> Trained:
-    found = load_trained(folder)
+    found = load(folder)
     torch.manual_seed(0)
     with torch.no_grad():  # far from its start, so that the prompt matters
         for parameter in found.model.parameters():

@@ -25,7 +25,7 @@ from papers.tint.few_shot import (
     problems_of,
 )
 from regbench import cli, runner
-from regbench.analysis.trained import Trained, load_trained
+from regbench.analysis.trained import Trained, load
 from regbench.tracks import load_track
 from regbench.utils.errors import UserError
 from tests.data.text.conftest import write_corpus
@@ -63,13 +63,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def load(runs: Path, name: str) -> Trained:
-    return on_exemplars(load_trained(runs / name), load_track(str(runs / "few-v1.yaml")))
+def model_of(runs: Path, name: str) -> Trained:
+    return on_exemplars(load(runs / name), load_track(str(runs / "few-v1.yaml")))
 
 
 def by_hand(trained: Trained, problem: Problem, rate: float, steps: int, *, multi: bool, label: bool) -> Any:
     """The logits of the queries and of a label alone, after plain SGD on the exemplars."""
-    again = load_trained(trained.folder)
+    again = load(trained.folder)
     model = getattr(again.model, "auxiliary", again.model)
     separator = trained.track.task.io.separator
     exemplars = torch.from_numpy(problem.exemplars)
@@ -101,7 +101,7 @@ def by_hand(trained: Trained, problem: Problem, rate: float, steps: int, *, mult
 )
 def test_full_steps_are_plain_sgd_on_the_exemplars(runs: Path, name: str, layout: str, targets: str) -> None:
     """A TinT by its twin, an LSTM by autograd; the last number of exemplars that fits."""
-    trained = load(runs, name)
+    trained = model_of(runs, name)
     problems = problems_of(trained.track, "test", 2)
     assert exemplars_that_fit(trained, "multi") == (2 if name == "tint" else 4)
     asked = FewShotPlan(Plan(("full",), (0.05,)), (2, 3), calibrate=True)
@@ -129,7 +129,7 @@ def test_full_steps_are_plain_sgd_on_the_exemplars(runs: Path, name: str, layout
 @pytest.mark.parametrize("name", ["tint", "lstm"])
 def test_without_exemplars_the_steps_are_on_the_query_itself(runs: Path, name: str) -> None:
     """Plain SGD on one excerpt at a time. The labels are the tokens that distinguish the documents."""
-    trained = load(runs, name)
+    trained = model_of(runs, name)
     problem = problems_of(trained.track, "test", 1)[0]
     words = in_words(problem)
     counts: list[dict[int, int]] = [{}, {}]
@@ -143,7 +143,7 @@ def test_without_exemplars_the_steps_are_on_the_query_itself(runs: Path, name: s
     asked = FewShotPlan(Plan(("full",), (0.05,)), (2,), calibrate=True)
     found = _values([trained], [problem], "zero", "all", "full", 0.05, (0, 2), asked)
     for row, query in enumerate(torch.from_numpy(problem.queries[:, :-2])):
-        model = load_trained(trained.folder).model
+        model = load(trained.folder).model
         model = getattr(model, "auxiliary", model)
         optimizer, ratio_of_prior = torch.optim.SGD(model.parameters(), lr=0.05), 0.0
         for steps in (0, 2):
@@ -181,7 +181,7 @@ def test_calibration_of_four_queries() -> None:
 
 @pytest.mark.ci
 def test_the_rate_is_chosen_on_validation_problems(runs: Path) -> None:
-    trained = load(runs, "tint")
+    trained = model_of(runs, "tint")
     asked = FewShotPlan(Plan(("tint",), (0.01, 0.3, 1e300)), (1, 4), calibrate=True)
     rows = adapt_few_shot([trained, trained], "tint", asked, "test")
     assert [(row.way, row.steps) for row in rows] == [("none", 0), ("tint", 1), ("tint", 4)]
