@@ -77,7 +77,7 @@ def metrics(subject: TaskSubject) -> str | None:
     here = [m for m in position_metrics(task).values() if m.kind == task.io.kind]
     fit = [m.name for m in here if task.knows_truth or not m.needs_truth]
     for name in task.scores:
-        metric, _ = task.group_scores.get(name, (name, None))
+        metric, _ = task.metric_and_group(name)
         if metric not in fit:
             kind = "vectors" if vectors else "tokens" if task.knows_truth else "tokens without a truth"
             over = f"over '{metric}', which is " if metric != name else ""
@@ -117,7 +117,7 @@ def scored(subject: TaskSubject) -> str | None:
     task, test = subject.fresh(), subject.test
     groups = task.groups(test)
     for name in task.scores:
-        _, group = task.group_scores.get(name, (name, None))
+        _, group = task.metric_and_group(name)
         if group is None:
             continue
         if group not in groups:

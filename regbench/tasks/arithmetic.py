@@ -96,7 +96,14 @@ class Arithmetic(task.Task):
     version = 1
     main_score = "last_two_accuracy"
     scores = ("last_two_accuracy", "token_accuracy", "nll")
-    group_scores: ClassVar[dict[str, tuple[str, str]]] = {"last_two_accuracy": ("token_accuracy", "last_two")}
+    group_scores: ClassVar[dict[str, tuple[str, ...]]] = {
+        "last_two_accuracy": (
+            "token_accuracy",
+            "last_two",
+            "accuracy, last two",
+            "Token accuracy in the answers of the last two examples of each task (CGT Table 1).",
+        )
+    }
     progress_label = "examples of the task before"
     parameters: ArithmeticParameters
 

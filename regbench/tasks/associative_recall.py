@@ -57,7 +57,14 @@ class AssociativeRecall(task.Task):
     version = 1
     main_score = "final_accuracy"
     scores = ("final_accuracy", "token_accuracy", "nll")
-    group_scores: ClassVar[dict[str, tuple[str, str]]] = {"final_accuracy": ("token_accuracy", "final")}
+    group_scores: ClassVar[dict[str, tuple[str, ...]]] = {
+        "final_accuracy": (
+            "token_accuracy",
+            "final",
+            "accuracy, last value",
+            "Token accuracy of the last value alone, the one after the query (ICLL Figure 3a).",
+        )
+    }
     progress_label = "pairs since the key last occurred"
     parameters: AssociativeRecallParameters
 

@@ -124,7 +124,8 @@ class Task(ABC):
         main_score: The score that ranks, one of `scores`.
         scores: Names of metrics (see `regbench.metrics.metric`), of `metrics`, or of `group_scores`.
         metrics: Metrics of the task's own, beside the built-in ones.
-        group_scores: Scores of the task's own: name -> (metric, group). Each is a metric over one of the task's `groups`.
+        group_scores: Scores of the task's own: name -> (metric, group). Each is a metric over one of the task's `groups`. A label
+            and a sentence of what it is may follow, for tables and pages.
         progress_label: What `progress` counts: the label of a curve's axis.
         knows_truth: Whether the task has a `truth`. If not, only "nll" and "token_accuracy" can be asked for, `truth` is never
             called, and of each prediction no more is kept than these two need.
@@ -140,7 +141,7 @@ class Task(ABC):
     main_score: ClassVar[str]
     scores: ClassVar[tuple[str, ...]]
     metrics: ClassVar[tuple[Any, ...]] = ()  # of `Metric`, whose room is above this one
-    group_scores: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    group_scores: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     progress_label: ClassVar[str] = ""
     knows_truth: ClassVar[bool] = True
     portable: ClassVar[bool] = True
@@ -167,7 +168,8 @@ class Task(ABC):
 
     def metric_and_group(self, score: str) -> tuple[str, str | None]:
         """The metric of one of `scores`, and the group that it is over. None: it is over all scored positions."""
-        return self.group_scores.get(score, (score, None))
+        over, group, *_ = self.group_scores.get(score, (score, None))
+        return over, group
 
     @property
     def topic_names(self) -> tuple[str, ...]:
@@ -292,10 +294,13 @@ def unfinished(cls: type[Any]) -> str | None:
     scores, groups = getattr(cls, "scores", None), cls.group_scores
     if not isinstance(scores, tuple) or not scores or not all(isinstance(score, str) for score in scores):
         return f"its scores must be a tuple of names, not {scores!r}"
-    if not isinstance(groups, Mapping) or not all(_is_pair(pair) for pair in groups.values()):
-        return "its group_scores must be a dictionary from a name to a metric and a group, both names"
+    if not isinstance(groups, Mapping) or not all(_names_a_group(one) for one in groups.values()):
+        return (
+            "its group_scores must be a dictionary from a name to a metric and a group, both names, or to these, a label and a "
+            "sentence"
+        )
     return None
 
 
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(name, str) for name in value)
+def _names_a_group(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) in (2, 4) and all(isinstance(text, str) for text in value)

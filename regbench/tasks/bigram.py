@@ -95,9 +95,19 @@ class Bigram(task.Task):
     version = 1
     main_score = "nll"
     scores = ("nll", "in_context_accuracy", "global_tvd", "tvd")
-    group_scores: ClassVar[dict[str, tuple[str, str]]] = {
-        "in_context_accuracy": ("token_accuracy", "in_context"),
-        "global_tvd": ("tvd", "global"),
+    group_scores: ClassVar[dict[str, tuple[str, ...]]] = {
+        "in_context_accuracy": (
+            "token_accuracy",
+            "in_context",
+            "accuracy in context",
+            "Token accuracy of the outputs of triggers that have occurred before (Bietti et al. 2023).",
+        ),
+        "global_tvd": (
+            "tvd",
+            "global",
+            "TVD, global",
+            "TVD over what comes from the global transitions alone: how well training has taught them.",
+        ),
     }
     progress_label = "earlier occurrences of the symbol before"
     parameters: BigramParameters
@@ -108,7 +118,6 @@ class Bigram(task.Task):
             # Of other tasks the class says what is scored. Here the parameters do.
             self.main_score = "in_context_accuracy"  # type: ignore[misc]
             self.scores = ("in_context_accuracy", "nll")  # type: ignore[misc, assignment]
-            self.group_scores = {"in_context_accuracy": ("token_accuracy", "in_context")}  # type: ignore[misc]
 
     @property
     def io(self) -> task.TokenIO:

@@ -73,7 +73,14 @@ class Classification(_corpus.CorpusTask):
     version = 1
     main_score = "label_accuracy"
     scores = ("label_accuracy", "nll", "token_accuracy")
-    group_scores: ClassVar[dict[str, tuple[str, str]]] = {"label_accuracy": ("token_accuracy", "query_label")}
+    group_scores: ClassVar[dict[str, tuple[str, ...]]] = {
+        "label_accuracy": (
+            "token_accuracy",
+            "query_label",
+            "accuracy, query",
+            "Token accuracy of the label of the query alone (TinT section 5.1).",
+        )
+    }
     progress_label = "exemplars before"
     parameters: ClassificationParameters
 

@@ -57,6 +57,7 @@ _GENERATORS = {"a5-generators": ((1, 2, 3, 4, 0), (1, 2, 0, 3, 4)), "s5-generato
 _PERMUTATIONS |= dict.fromkeys(_GENERATORS, 5)
 GROUPS = (*_CYCLIC, *_PERMUTATIONS)
 """The names of all groups."""
+_LONGER = "Token accuracy of states after more symbols than any stretch in training has"
 
 
 def check_groups(names: Sequence[str]) -> None:
@@ -102,14 +103,20 @@ class StateTracking(task.Task):
     version = 1
     main_score = "longer_accuracy"
     scores: ClassVar[tuple[str, ...]] = ("longer_accuracy", "token_accuracy", "nll")
-    group_scores: ClassVar[dict[str, tuple[str, str]]] = {"longer_accuracy": ("token_accuracy", "longer")}
+    group_scores: ClassVar[dict[str, tuple[str, ...]]] = {
+        "longer_accuracy": ("token_accuracy", "longer", "accuracy, longer", f"{_LONGER}.")
+    }
     progress_label = "symbols since the state was named"
     test_is_harder = True  # longer walks, which a model may well fail at
     parameters: StateTrackingParameters
 
     def __init__(self, parameters: StateTrackingParameters) -> None:
         super().__init__(parameters)
-        own = {f"{name.replace('-', '_')}_accuracy": ("token_accuracy", name) for name in parameters.groups}
+        own = {}
+        for name in parameters.groups:
+            shown = name if name == "parity" else name.capitalize()
+            words = (f"accuracy, {shown}", f"{_LONGER}, in {shown}.")
+            own[f"{name.replace('-', '_')}_accuracy"] = ("token_accuracy", name, *words)
         self.scores = ("longer_accuracy", *own, "token_accuracy", "nll")  # type: ignore[misc]
         self.group_scores = type(self).group_scores | own  # type: ignore[misc]
 

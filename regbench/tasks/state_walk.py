@@ -63,8 +63,9 @@ class StateWalk(DrawnReachTask):
     def __init__(self, parameters: StateWalkParameters) -> None:
         super().__init__(parameters)
         own = {f"{name.replace('-', '_')}_area": ("area", name) for name in parameters.groups}
-        self.scores: ClassVar = ("area", *(own if len(own) > 1 else ()), "token_accuracy", "nll")  # type: ignore[misc]
-        self.group_scores: ClassVar = own if len(own) > 1 else {}  # type: ignore[misc]
+        own = own if len(own) > 1 else {}
+        self.scores: ClassVar = ("area", *own, "token_accuracy", "nll")  # type: ignore[misc]
+        self.group_scores: ClassVar = dict(sorted(own.items()))  # type: ignore[misc]
 
     @cached_property
     def _tables(self) -> list[NDArray[np.int64]]:

@@ -85,7 +85,14 @@ class TextMixture(_corpus.CorpusTask):
     Parameters = TextMixtureParameters
     version = 1
     scores = ("nll", "nll_behind_cut", "token_accuracy")
-    group_scores: ClassVar[dict[str, tuple[str, str]]] = {"nll_behind_cut": ("nll", "behind_cut")}
+    group_scores: ClassVar[dict[str, tuple[str, ...]]] = {
+        "nll_behind_cut": (
+            "nll",
+            "behind_cut",
+            "NLL after the switch (nats)",
+            "NLL over what follows the first switch.",
+        )
+    }
     progress_label = "tokens after the switch"
     parameters: TextMixtureParameters
 

@@ -162,6 +162,9 @@ def test_each_group_has_a_score_and_the_oracle_has_all() -> None:
     task = task_of("s5-swaps", "parity")
     assert task.scores == ("longer_accuracy", "s5_swaps_accuracy", "parity_accuracy", "token_accuracy", "nll")
     assert list(metrics_of(task)) == list(task.scores)
+    assert [metric.label for metric in metrics_of(task).values()][:3] == [
+        "accuracy, longer", "accuracy, S5-swaps", "accuracy, parity",
+    ]  # fmt: skip
     assert SMALL.scores == ("longer_accuracy", "parity_accuracy", "s3_accuracy", "z5_accuracy", "token_accuracy", "nll")
     test = SMALL.generate(SPLITS, "test")
     table = score(SMALL, test, predict_in_batches(Oracle(SMALL, test), test)).table()
