@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.data.rng import below, stream, unit
 from regbench.tasks import base as task
+from regbench.tasks._drawn import CertainTask
 from regbench.utils import threads
-from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.arrays import IntArray
 
 TIMES, EQUALS, PLUS, MINUS, END, SEPARATOR = range(10, 16)
 """The tokens * = + -, the end of an example (|) and the end of a task (#). The token of a digit is its value."""
@@ -89,7 +90,7 @@ class ArithmeticParameters(task.Parameters):
         return self.n_examples * self.example_length + 1
 
 
-class Arithmetic(task.Task):
+class Arithmetic(CertainTask):
     """Linear combinations of two numbers with hidden coefficients; see the module."""
 
     Parameters = ArithmeticParameters
@@ -132,10 +133,6 @@ class Arithmetic(task.Task):
         example, place = np.minimum(at // p.example_length, p.n_examples - 1), at % p.example_length
         last = at == p.task_length - 1
         return example, (place >= p.answer_start) & (place < p.answer_start + p.answer_length) & ~last
-
-    def truth(self, instances: Instances) -> FloatArray:
-        """(N, L, V): every scored token has probability 1."""
-        return task.certain(instances, self.io.vocab_size, instances.tokens[instances.scored])
 
     def identities(self, instances: Instances) -> list[bytes]:
         """The coefficients of each instance."""

@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
+from regbench.tasks._drawn import CertainTask
 from regbench.tasks.distinct import first_distinct
 from regbench.utils import threads
-from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.arrays import IntArray
 from regbench.utils.errors import UserError
 
 _VALUES, _PAIRS = 6, 7  # the streams' purposes
@@ -50,7 +51,7 @@ class AssociativeRecallParameters(task.Parameters):
     n_pairs: int = pydantic.Field(default=191, ge=1, le=32_768)
 
 
-class AssociativeRecall(task.Task):
+class AssociativeRecall(CertainTask):
     """Values that have to be remembered by their keys; see the module."""
 
     Parameters = AssociativeRecallParameters
@@ -101,12 +102,6 @@ class AssociativeRecall(task.Task):
         distances = np.full(tokens.shape, -1, np.int32)
         threads.share(_measure, len(tokens), self.parameters.n_keys, tokens, distances)
         return distances
-
-    def truth(self, instances: Instances) -> FloatArray:
-        """(N, L, V): at every scored position the value of the key before it has probability 1."""
-        rows, places = np.nonzero(instances.scored)
-        keys = instances.tokens[rows, places - 1]
-        return task.certain(instances, self.io.vocab_size, instances.truth["values"][rows, keys])
 
     def identities(self, instances: Instances) -> list[bytes]:
         """The map of each instance."""

@@ -264,13 +264,6 @@ class Task(ABC):
         return ("  " if isinstance(io, TokenIO) else "\n").join(parts)
 
 
-def certain(instances: Instances, vocab_size: int, tokens: NDArray[Any]) -> FloatArray:
-    """A truth without chance, (N, L, V): at the P scored positions the given tokens, (P,), have probability 1."""
-    truth = np.zeros((*instances.scored.shape, vocab_size))
-    truth[*np.nonzero(instances.scored), tokens] = 1.0
-    return truth
-
-
 def _vector(vector: FloatArray) -> str:
     """The numbers of a vector (D,) with two decimals, in columns."""
     return " ".join(f"{value:6.2f}" for value in vector)

@@ -97,8 +97,7 @@ class ModularArithmetic(DrawnReachTask):
 
     def progress(self, instances: Instances) -> IntArray:
         """The smallest size that is not below the number of numbers; -1 where nothing is scored."""
-        tested = np.array(self.parameters.tested)
-        return np.where(instances.scored, tested[np.searchsorted(tested, self._count(instances))], -1)
+        return self._smallest_size(self._count(instances), instances)
 
     @cached_property
     def _most_likely(self) -> FloatArray:

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.data.rng import below, choose, stream
 from regbench.tasks import base as task
+from regbench.tasks._drawn import CertainTask
 from regbench.tasks.distinct import first_distinct
 from regbench.utils import threads
 from regbench.utils.arrays import FloatArray, IntArray
@@ -84,7 +85,7 @@ class MQARParameters(task.Parameters):
         return self
 
 
-class MQAR(task.Task):
+class MQAR(CertainTask):
     """Values that are asked for by their keys, all in one instance; see the module."""
 
     Parameters = MQARParameters
@@ -130,12 +131,6 @@ class MQAR(task.Task):
         tokens = np.ascontiguousarray(instances.tokens, np.int64)
         threads.share(_find, len(tokens), tokens, instances.scored, p.n_keys, p.n_pairs, sources)
         return sources
-
-    def truth(self, instances: Instances) -> FloatArray:
-        """(N, L, V): in each slot with a query, the value of its key has probability 1."""
-        rows, _ = np.nonzero(instances.scored)
-        sources = self._sources(instances)[instances.scored]
-        return task.certain(instances, self.io.vocab_size, instances.tokens[rows, sources + 1])
 
     def chance(self, instances: Instances) -> FloatArray:
         """The values of all pairs are equally likely."""

@@ -35,9 +35,8 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.data.rng import below, between, choose, stream
 from regbench.tasks import base as task
-from regbench.tasks.distinct import first_distinct
+from regbench.tasks._drawn import DrawnTask
 from regbench.utils import threads
-from regbench.utils.arrays import FloatArray
 
 _MAP, _PAIRS, _ONE_MAP = 15, 16, 17  # the streams' purposes
 
@@ -87,7 +86,7 @@ class RecallParameters(task.Parameters):
         return self
 
 
-class Recall(task.Task):
+class Recall(DrawnTask):
     """Values that have to be remembered by their keys; see the module."""
 
     Parameters = RecallParameters
@@ -95,6 +94,7 @@ class Recall(task.Task):
     main_score = "token_accuracy"
     scores = ("token_accuracy", "nll")
     parameters: RecallParameters
+    _map_seed: int | None = None  # that of the one map, where it is not the seed of the instances
 
     @cached_property
     def io(self) -> task.TokenIO:
@@ -109,38 +109,20 @@ class Recall(task.Task):
         )
         return task.TokenIO.of(names, p.length)
 
-    def generate(self, splits: task.Splits, split: str) -> Instances:
-        """The instances of one split. Those of test and validation are distinct, and training has none of them."""
-        return self._generate(splits, split, splits.seed)
-
     def fresh(self, splits: task.Splits, count: int, seed: int) -> Instances:
         """As every task's. The one map of `one_map` is that of the splits: it is what was learned."""
-        return self._generate(task.Splits(train=0, validation=0, test=count, seed=seed), "test", splits.seed)
+        known = Recall(self.parameters)
+        known._map_seed = splits.seed
+        return task.Task.fresh(known, splits, count, seed)
 
-    def _generate(self, splits: task.Splits, split: str, map_seed: int) -> Instances:
-        p, first = self.parameters, splits.first(split)
+    def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
+        p, map_seed = self.parameters, seed if self._map_seed is None else self._map_seed
         sizes = np.array(
             [p.key_tokens, p.value_tokens, p.n_keys, p.longest_key, p.longest_value, p.noise_tokens, p.noise_percent]
         )
-
-        def draw(start: int, n: int) -> NDArray[Any]:
-            rows = np.empty((n, 2, p.length), np.min_scalar_type(self.io.separator))
-            threads.share(_sample, n, splits.seed, map_seed, start, sizes, p.one_map, rows)
-            return rows
-
-        rows, _ = first_distinct(draw, "instances", first + splits.size(split), splits.test + splits.validation)
-        tokens, scored = np.ascontiguousarray(rows[first:, 0]), rows[first:, 1] == 1
-        lengths = (tokens != self.io.separator).sum(1).astype(np.int32)
-        longest = int(lengths.max())
-        return Instances(tokens[:, :longest], lengths, scored[:, :longest], f"recall/{self.version}")
-
-    def truth(self, instances: Instances) -> FloatArray:
-        """(N, L, V): a scored token has probability 1, since its key is known."""
-        return task.certain(instances, self.io.vocab_size, instances.tokens[instances.scored])
-
-    def identities(self, instances: Instances) -> list[bytes]:
-        """The tokens of each instance."""
-        return instances.as_bytes()
+        rows = np.empty((n, 2, p.length), np.min_scalar_type(self.io.separator))
+        threads.share(_sample, n, seed, map_seed, start, sizes, p.one_map, rows)
+        return rows
 
     def statistics(self, instances: Instances) -> dict[str, float]:
         """Adds the share of tokens that are scored, and that are noise."""
@@ -182,7 +164,7 @@ def _draw_map(rng, sizes, keys, values):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _sample(begin, end, seed, map_seed, start, sizes, one_map, rows):  # type: ignore[no-untyped-def]
-    """Fills rows (N, 2, L): tokens, and 1 where they are scored. Row n is number start + n of the seed's stream."""
+    """Fills rows (N, 2, L); see `DrawnTask._draw`."""
     n_keys, length = sizes[2], rows.shape[2]
     first_noise = sizes[0] + sizes[1]
     separator = first_noise + sizes[5]
@@ -220,6 +202,6 @@ def _sample(begin, end, seed, map_seed, start, sizes, one_map, rows):  # type: i
             for i in range(values[key, 0]):
                 rows[n, 0, t] = values[key, 1 + i]
                 if shown[key]:
-                    rows[n, 1, t] = 1
+                    rows[n, 1, t] = 1 + values[key, 1 + i]
                 t += 1
             shown[key] = True

@@ -37,9 +37,9 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
-from regbench.tasks.distinct import first_distinct
+from regbench.tasks._drawn import DrawnTask
 from regbench.utils import threads
-from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.arrays import IntArray
 
 _COPIES = 18  # the stream's purpose
 
@@ -75,7 +75,7 @@ class SelectiveCopyingParameters(task.Parameters):
         return self
 
 
-class SelectiveCopying(task.Task):
+class SelectiveCopying(DrawnTask):
     """Symbols that have to be copied from among blanks; see the module."""
 
     Parameters = SelectiveCopyingParameters
@@ -93,30 +93,11 @@ class SelectiveCopying(task.Task):
         bottleneck = begins if self.parameters.one_vector else None
         return task.TokenIO.of((*symbols, ".", ">", "|"), self.parameters.length, bottleneck)
 
-    def generate(self, splits: task.Splits, split: str) -> Instances:
-        """The instances of one split. Those of test and validation are distinct, and training has none of them."""
-        p, first = self.parameters, splits.first(split)
-
-        def draw(start: int, n: int) -> NDArray[Any]:
-            tokens = np.empty((n, p.length), np.min_scalar_type(self.io.separator))
-            threads.share(_sample, n, splits.seed, start, p.n_symbols, p.n_copied, p.places == "anywhere", tokens)
-            return tokens
-
-        tokens, _ = first_distinct(draw, "instances", first + splits.size(split), splits.test + splits.validation)
-        scored = np.broadcast_to(np.arange(p.length) > p.n_places, tokens[first:].shape).copy()
-        return Instances.unpadded(tokens[first:], scored, f"selective_copying/{self.version}", {})
-
-    def truth(self, instances: Instances) -> FloatArray:
-        """(N, L, V): each token of the copy has probability 1, as the symbols before the copy tell it."""
+    def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters
-        before = instances.tokens[:, : p.n_places]
-        symbols = before[before < p.n_symbols].reshape(len(instances), p.n_copied)
-        rows, places = np.nonzero(instances.scored)
-        return task.certain(instances, self.io.vocab_size, symbols[rows, places - p.n_places - 1])
-
-    def identities(self, instances: Instances) -> list[bytes]:
-        """The tokens of each instance."""
-        return instances.as_bytes()
+        rows = np.zeros((n, 2, p.length), np.min_scalar_type(self.io.separator))
+        threads.share(_sample, n, seed, start, p.n_symbols, p.n_copied, p.places == "anywhere", rows)
+        return rows
 
     def progress(self, instances: Instances) -> IntArray:
         """How many symbols of the copy stand before a position; -1 before the copy."""
@@ -125,9 +106,9 @@ class SelectiveCopying(task.Task):
 
 
 @njit(cache=True, nogil=True)
-def _sample(begin, end, seed, start, n_symbols, n_copied, anywhere, tokens):  # type: ignore[no-untyped-def]
-    """Fills tokens (N, L). Row n is number start + n of the seed's stream."""
-    n_places = tokens.shape[1] - n_copied - 1
+def _sample(begin, end, seed, start, n_symbols, n_copied, anywhere, rows):  # type: ignore[no-untyped-def]
+    """Fills rows (N, 2, L); see `DrawnTask._draw`."""
+    n_places = rows.shape[2] - n_copied - 1
     gaps = np.zeros(n_copied, np.int64)
     for n in range(begin, end):
         rng = stream(seed, _COPIES, start + n)
@@ -141,11 +122,11 @@ def _sample(begin, end, seed, start, n_symbols, n_copied, anywhere, tokens):  # 
             else:
                 symbol = gaps[copied] == 0
             if symbol:
-                tokens[n, t] = below(rng, n_symbols)
-                tokens[n, n_places + 1 + copied] = tokens[n, t]
-                copied += 1
+                drawn, copied = below(rng, n_symbols), copied + 1
+                rows[n, 0, t] = rows[n, 0, n_places + copied] = drawn
+                rows[n, 1, n_places + copied] = 1 + drawn
             else:
-                tokens[n, t] = n_symbols
+                rows[n, 0, t] = n_symbols
                 if not anywhere:
                     gaps[copied] -= 1
-        tokens[n, n_places] = n_symbols + 1
+        rows[n, 0, n_places] = n_symbols + 1

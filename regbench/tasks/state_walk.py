@@ -100,9 +100,7 @@ class StateWalk(DrawnReachTask):
 
     def progress(self, instances: Instances) -> IntArray:
         """The size that each step counts for, -1 where nothing is scored."""
-        steps = (np.arange(instances.scored.shape[1]) + 1) // 2
-        tested = np.array(self.parameters.tested)
-        return np.where(instances.scored, tested[np.searchsorted(tested, steps)], -1)
+        return self._smallest_size((np.arange(instances.scored.shape[1]) + 1) // 2, instances)
 
     def groups(self, instances: Instances) -> dict[str, NDArray[np.bool_]]:
         """By the name of each group its instances."""

@@ -188,12 +188,12 @@ def test_chance_is_one_of_the_states_of_the_group() -> None:
     assert longer == pytest.approx(
         (counts["parity"] / 2 + counts["s3"] / 6 + counts["a4"] / 12) / chance.counts_of("longer_accuracy").sum()
     )
-    first = task._layout[task._owner[instances.tokens, 0]].sum(-1) - task._layout[task._owner[instances.tokens, 0], 1]
+    first = task._layout[task._owner[instances.tokens]].sum(-1) - task._layout[task._owner[instances.tokens], 1]
     hit = (instances.tokens == first)[instances.scored]  # the identity of the group, always
     assert hit.mean() == pytest.approx(chance["token_accuracy"].value, abs=0.03)
 
 
 def test_too_few_walks_are_refused() -> None:
-    with pytest.raises(UserError, match="too few distinct walks") as said:
+    with pytest.raises(UserError, match="too few distinct instances") as said:
         task_of("parity", length=2, test_length=3).generate(Splits(train=1, validation=1, test=500, seed=0), "test")
     assert "\n" not in str(said.value)
