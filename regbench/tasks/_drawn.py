@@ -1,17 +1,20 @@
-"""Tasks without chance, and of these the ones whose instances are drawn row by row: tokens, and what is to be answered where."""
+"""What tasks share that draw their instances: the first distinct items of a stream, a certain truth, instances row by row."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
 from regbench.tasks import base as task
-from regbench.tasks.distinct import first_distinct
+from regbench.utils import threads
 from regbench.utils.arrays import FloatArray
+from regbench.utils.errors import UserError
 
 
 class CertainTask(task.Task):
@@ -79,3 +82,52 @@ def _apportion(total: int, kinds: list[tuple[int, int]]) -> dict[int, int]:
     """How many of `total` instances each kind has, by its share: whole numbers whose sum is `total`."""
     ends = np.cumsum([share for _, share in kinds]) * total // sum(share for _, share in kinds)
     return dict(zip((kind for kind, _ in kinds), np.diff(ends, prepend=0).tolist(), strict=True))
+
+
+def first_distinct(
+    draw: Callable[[int, int], NDArray[Any]], what: str, count: int, held_out: int | None = None
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The first `held_out` distinct items of a stream, such as automata, and after them the first that equal none of these.
+
+    `draw(start, n)` gives the items (n, ...) from a place of the stream on; `what` they are is for the message. Of `count` in
+    all, those behind the first `held_out` may repeat each other. None: all are distinct. Gives the items (count, ...) and
+    their places in the stream (count,).
+    """
+    held_out = count if held_out is None else held_out
+    seen: set[bytes] = set()  # asked for membership only, so its order decides nothing
+    kept = [draw(0, 0)]
+    places: list[int] = []
+    start, block = 0, max(64, count + count // 16)
+    while len(places) < count:
+        if start > 100 * (held_out if len(places) < held_out else count) + 10_000:
+            raise UserError(
+                f"these parameters give too few distinct {what}: {len(places)} found where {count} are needed"
+            )
+        drawn, first = draw(start, block), len(places)
+        for place, item in enumerate(drawn, start):
+            key = item.tobytes()
+            if key not in seen and len(places) < count:
+                if len(places) < held_out:
+                    seen.add(key)
+                places.append(place)
+        kept.append(drawn[np.array(places[first:], np.int64) - start])
+        start, block = start + block, max(64, count // 16)
+    return np.concatenate(kept), np.array(places, np.int64)
+
+
+def last_places(tokens: NDArray[Any], vocab_size: int) -> NDArray[np.int32]:
+    """(N, L): the last place before at which the token of each position stood; -1 if there is none."""
+    found = np.empty(tokens.shape, np.int32)
+    threads.share(_find, len(tokens), np.ascontiguousarray(tokens, np.int64), vocab_size, found)
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _find(begin, end, tokens, vocab_size, found):  # type: ignore[no-untyped-def]
+    """Fills found (N, L); see `last_places`."""
+    last = np.empty(vocab_size, np.int64)
+    for n in range(begin, end):
+        last[:] = -1
+        for t in range(tokens.shape[1]):
+            found[n, t] = last[tokens[n, t]]
+            last[tokens[n, t]] = t

@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
-from regbench.tasks._drawn import CertainTask
-from regbench.tasks.distinct import first_distinct
+from regbench.tasks._drawn import CertainTask, first_distinct, last_places
 from regbench.utils import threads
 from regbench.utils.arrays import IntArray
 from regbench.utils.errors import UserError
@@ -99,8 +98,11 @@ class AssociativeRecall(CertainTask):
 
     def _distances(self, tokens: NDArray[Any]) -> NDArray[np.int32]:
         """(N, L): at each value whose key has occurred, the number of pairs since then; -1 elsewhere."""
+        last, query = last_places(tokens, self.io.vocab_size)[:, :-1], self.io.max_length - 3
+        key = np.arange(last.shape[1])
+        pairs = (key - (key > query)) // 2  # the query is one token before the last pair
         distances = np.full(tokens.shape, -1, np.int32)
-        threads.share(_measure, len(tokens), self.parameters.n_keys, tokens, distances)
+        distances[:, 1:] = np.where((tokens[:, :-1] < self.parameters.n_keys) & (last >= 0), pairs - last // 2 - 1, -1)
         return distances
 
     def identities(self, instances: Instances) -> list[bytes]:
@@ -164,19 +166,3 @@ def _sample(begin, end, seed, places, values, query, tokens):  # type: ignore[no
                 n_shown += 1
         key = shown[below(rng, n_shown)]
         tokens[n, last], tokens[n, last + 1], tokens[n, last + 2] = query, key, values[n, key]
-
-
-@njit(cache=True, nogil=True)
-def _measure(begin, end, n_keys, tokens, distances):  # type: ignore[no-untyped-def]
-    """Fills distances (N, L), which hold -1, after every key that has occurred."""
-    last = np.empty(n_keys, np.int64)
-    for n in range(begin, end):
-        last[:] = -1
-        pair = 0
-        for t in range(tokens.shape[1] - 1):
-            key = tokens[n, t]
-            if key < n_keys:
-                if last[key] >= 0:
-                    distances[n, t + 1] = pair - last[key] - 1
-                last[key] = pair
-                pair += 1

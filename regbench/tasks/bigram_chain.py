@@ -14,7 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from regbench.data.rng import below, stream, unit
-from regbench.tasks.distinct import first_distinct
+from regbench.tasks._drawn import first_distinct
 from regbench.utils import threads
 from regbench.utils.arrays import FloatArray, IntArray
 

@@ -35,8 +35,7 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.data.rng import below, choose, stream
 from regbench.tasks import base as task
-from regbench.tasks._drawn import CertainTask
-from regbench.tasks.distinct import first_distinct
+from regbench.tasks._drawn import CertainTask, first_distinct, last_places
 from regbench.utils import threads
 from regbench.utils.arrays import FloatArray, IntArray
 
@@ -125,13 +124,6 @@ class MQAR(CertainTask):
         values = (tokens >= self.parameters.n_keys) & (tokens < self.io.separator)
         return np.asarray(values & (np.arange(tokens.shape[1]) >= 2 * self.parameters.n_pairs))
 
-    def _sources(self, instances: Instances) -> NDArray[np.int32]:
-        """(N, L): at each value in a slot the last position at which its key stood before, -1 elsewhere."""
-        p, sources = self.parameters, np.full(instances.tokens.shape, -1, np.int32)
-        tokens = np.ascontiguousarray(instances.tokens, np.int64)
-        threads.share(_find, len(tokens), tokens, instances.scored, p.n_keys, p.n_pairs, sources)
-        return sources
-
     def chance(self, instances: Instances) -> FloatArray:
         """The values of all pairs are equally likely."""
         return np.full(instances.tokens.shape, 1.0 / self.parameters.n_pairs)
@@ -142,8 +134,9 @@ class MQAR(CertainTask):
 
     def progress(self, instances: Instances) -> IntArray:
         """How many pairs and slots stand between a query and the last place of its key; -1 where nothing is scored."""
-        sources, here = self._sources(instances), np.arange(instances.tokens.shape[1])
-        return np.where(instances.scored, (here - 1 - sources) // 2 - 1, -1)
+        key = np.arange(instances.tokens.shape[1]) - 1  # that of the value at each place
+        last = last_places(instances.tokens, self.io.vocab_size)[:, key]
+        return np.where(instances.scored, (key - last) // 2 - 1, -1)
 
     def statistics(self, instances: Instances) -> dict[str, float]:
         """Adds the mean number of pairs and slots between a query and the last place of its key."""
@@ -197,16 +190,3 @@ def _fill_slots(begin, end, seed, places, weights, n_pairs, n_queries, tokens): 
             left[slot] = 0
             at, pair = 2 * (n_pairs + slot), 2 * below(rng, n_pairs)
             tokens[n, at], tokens[n, at + 1] = tokens[n, pair], tokens[n, pair + 1]
-
-
-@njit(cache=True, nogil=True)
-def _find(begin, end, tokens, scored, n_keys, n_pairs, sources):  # type: ignore[no-untyped-def]
-    """Fills sources (N, L) at scored positions."""
-    place = np.empty(n_keys, np.int64)
-    for n in range(begin, end):
-        for i in range(n_pairs):
-            place[tokens[n, 2 * i]] = 2 * i
-        for t in range(2 * n_pairs, tokens.shape[1]):
-            if scored[n, t]:
-                key = tokens[n, t - 1]
-                sources[n, t], place[key] = place[key], t - 1

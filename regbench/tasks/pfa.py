@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.data.rng import between, stream
 from regbench.tasks import base as task
+from regbench.tasks._drawn import first_distinct
 from regbench.tasks.automata import sample_automata
-from regbench.tasks.distinct import first_distinct
 from regbench.utils import threads
 from regbench.utils.arrays import FloatArray
 
