@@ -223,8 +223,13 @@ def _code(cls: type[Any]) -> str:
 
 def track_names() -> dict[str, str]:
     """Every built-in track, sorted by name, with the first line of its file, a comment."""
+    return first_comments(_FOLDER)
+
+
+def first_comments(folder: Path) -> dict[str, str]:
+    """By the stem of each YAML file of a folder, sorted, its first line, where that is a comment."""
     found = {}
-    for path in sorted(_FOLDER.glob("*.yaml")):
+    for path in sorted(folder.glob("*.yaml")):
         first = path.read_text(encoding="utf-8").partition("\n")[0]
         found[path.stem] = first.removeprefix("#").strip() if first.startswith("#") else ""
     return found
