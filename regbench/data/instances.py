@@ -18,19 +18,12 @@ from regbench.utils.files import cache_root, keep_arrays, kept_arrays
 
 
 class Instance(TypedDict):
-    """One sequence. A `DataLoader` of `Instances` puts such dictionaries into batches of the length L.
+    """One sequence. A `DataLoader` of `Instances` puts such dictionaries into batches of the length L."""
 
-    Attributes:
-        tokens: (L,) int64, padded on the right. Of vectors (L, D) float32.
-        targets: What is to be predicted, as the tokens.
-        scored: (L,) bool, the positions that count.
-        length: The number of real tokens.
-    """
-
-    tokens: NDArray[Any]
-    targets: NDArray[Any]
-    scored: NDArray[np.bool_]
-    length: int
+    tokens: NDArray[Any]  # (L,) int64, padded on the right. Of vectors (L, D) float32
+    targets: NDArray[Any]  # what is to be predicted, as the tokens
+    scored: NDArray[np.bool_]  # (L,) bool, the positions that count
+    length: int  # the number of real tokens
 
 
 @dataclass(frozen=True, eq=False)  # arrays have no one truth value

@@ -23,17 +23,11 @@ Sizes = Annotated[tuple[Size, ...], pydantic.Field(min_length=1)]
 
 
 class ReachParameters(task.Parameters):
-    """The parameters of every reach task.
+    """The parameters of every reach task."""
 
-    Attributes:
-        sizes: The sizes of the training mixture, ascending.
-        shares: The share of each size in training, as whole numbers. Empty: all are the same.
-        beyond: Larger sizes, which only the test split has.
-    """
-
-    sizes: Sizes
-    shares: tuple[Size, ...] = ()
-    beyond: tuple[Size, ...] = ()
+    sizes: Sizes  # the sizes of the training mixture, ascending
+    shares: tuple[Size, ...] = ()  # the share of each size in training, as whole numbers. Empty: all are the same.
+    beyond: tuple[Size, ...] = ()  # larger sizes, which only the test split has
 
     @property
     def tested(self) -> tuple[int, ...]:

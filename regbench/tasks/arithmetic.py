@@ -38,25 +38,15 @@ _EXAMPLES = 3  # the stream's purpose
 
 
 class ArithmeticParameters(task.Parameters):
-    """The parameters of `arithmetic`. The defaults are the paper's.
+    """The parameters of `arithmetic`. The defaults are the paper's."""
 
-    Attributes:
-        n_tasks: Tasks in an instance.
-        n_examples: Examples in a task.
-        n_digits: Digits of each of the two numbers.
-        min_a: Coefficient a is uniform over [min_a, max_a).
-        max_a: See min_a.
-        min_b: Coefficient b is uniform over [min_b, max_b).
-        max_b: See min_b.
-    """
-
-    n_tasks: int = pydantic.Field(default=4, ge=1, le=64)
-    n_examples: int = pydantic.Field(default=4, ge=2, le=64)
-    n_digits: int = pydantic.Field(default=3, ge=1, le=6)
-    min_a: float = 0.0
-    max_a: float = 10.0
-    min_b: float = -9.0
-    max_b: float = 10.0
+    n_tasks: int = pydantic.Field(default=4, ge=1, le=64)  # tasks in an instance
+    n_examples: int = pydantic.Field(default=4, ge=2, le=64)  # examples in a task
+    n_digits: int = pydantic.Field(default=3, ge=1, le=6)  # digits of each of the two numbers
+    min_a: float = 0.0  # coefficient a is uniform over [min_a, max_a)
+    max_a: float = 10.0  # see min_a
+    min_b: float = -9.0  # coefficient b is uniform over [min_b, max_b)
+    max_b: float = 10.0  # see min_b
 
     @pydantic.model_validator(mode="after")
     def _answers_fit(self) -> Self:

@@ -37,17 +37,11 @@ _VALUES, _PAIRS = 6, 7  # the streams' purposes
 
 
 class AssociativeRecallParameters(task.Parameters):
-    """The parameters of `associative_recall`. The defaults are the paper's.
+    """The parameters of `associative_recall`. The defaults are the paper's."""
 
-    Attributes:
-        n_keys: The number of keys.
-        n_values: The number of values.
-        n_pairs: Pairs before the query.
-    """
-
-    n_keys: int = pydantic.Field(default=19, ge=2, le=4096)
-    n_values: int = pydantic.Field(default=19, ge=2, le=4096)
-    n_pairs: int = pydantic.Field(default=191, ge=1, le=32_768)
+    n_keys: int = pydantic.Field(default=19, ge=2, le=4096)  # the number of keys
+    n_values: int = pydantic.Field(default=19, ge=2, le=4096)  # the number of values
+    n_pairs: int = pydantic.Field(default=191, ge=1, le=32_768)  # pairs before the query
 
 
 class AssociativeRecall(CertainTask):

@@ -50,28 +50,21 @@ _LAST = 32  # the most earlier occurrences in a curve: one of more than 64 steps
 
 
 class BigramParameters(task.Parameters):
-    """The parameters of `bigram`. The defaults are the paper's, except that it has 65 symbols.
+    """The parameters of `bigram`. The defaults are the paper's, except that it has 65 symbols."""
 
-    Attributes:
-        n_symbols: N, the number of symbols.
-        n_triggers: K, the triggers of an instance.
-        length: Symbols in an instance.
-        triggers: "random": each instance draws its triggers from pi_q. "fixed": the most frequent symbols by pi_q.
-        first_trigger: With fixed triggers, how many symbols are more frequent than all of them.
-        outputs: "uniform": over the symbols that are not triggers. "bigrams": by the row of pi_b of their trigger, without
-            triggers. The best predictor is then unknown, unless outputs alone are scored.
-        bigrams_seed: The seed of the global table pi_b.
-        predict: "all": outputs and symbols drawn from the table are scored, and trained on. "outputs": outputs alone, from
-            the second occurrence of their trigger on. What followed it before is then always right.
-    """
-
-    n_symbols: int = pydantic.Field(default=64, ge=3, le=len(_NAMES))
-    n_triggers: int = pydantic.Field(default=5, ge=1)
-    length: int = pydantic.Field(default=256, ge=2, le=65536)
+    n_symbols: int = pydantic.Field(default=64, ge=3, le=len(_NAMES))  # N, the number of symbols
+    n_triggers: int = pydantic.Field(default=5, ge=1)  # K, the triggers of an instance
+    length: int = pydantic.Field(default=256, ge=2, le=65536)  # symbols in an instance
+    # "random": each instance draws its triggers from pi_q. "fixed": the most frequent symbols by pi_q.
     triggers: Literal["random", "fixed"] = "random"
+    # with fixed triggers, how many symbols are more frequent than all of them
     first_trigger: int = pydantic.Field(default=0, ge=0)
+    # "uniform": over the symbols that are not triggers. "bigrams": by the row of pi_b of their trigger, without
+    # triggers. The best predictor is then unknown, unless outputs alone are scored.
     outputs: Literal["uniform", "bigrams"] = "uniform"
-    bigrams_seed: int = pydantic.Field(default=0, ge=0, lt=2**63)
+    bigrams_seed: int = pydantic.Field(default=0, ge=0, lt=2**63)  # the seed of the global table pi_b
+    # "all": outputs and symbols drawn from the table are scored, and trained on. "outputs": outputs alone, from the
+    # second occurrence of their trigger on. What followed it before is then always right.
     predict: Literal["all", "outputs"] = "all"
 
     @pydantic.model_validator(mode="after")

@@ -41,18 +41,13 @@ _SHORTEST = 8  # excerpts that a document must have room for, so that those of a
 
 
 class ClassificationParameters(_corpus.SourceParameters):
-    """The parameters of `classification`, beside those of the text.
+    """The parameters of `classification`, beside those of the text."""
 
-    Attributes:
-        n_exemplars: Exemplars of a problem.
-        excerpt: Tokens of an excerpt.
-        n_queries: Queries that share the exemplars of a problem, in the validation and test splits.
-        n_label_tokens: Labels are drawn from so many of the most frequent tokens of the training documents.
-    """
-
-    n_exemplars: int = pydantic.Field(default=32, ge=1, le=1024)
-    excerpt: int = pydantic.Field(default=32, ge=1, le=1024)
+    n_exemplars: int = pydantic.Field(default=32, ge=1, le=1024)  # exemplars of a problem
+    excerpt: int = pydantic.Field(default=32, ge=1, le=1024)  # tokens of an excerpt
+    # queries that share the exemplars of a problem, in the validation and test splits
     n_queries: int = pydantic.Field(default=20, ge=1, le=1024)
+    # labels are drawn from so many of the most frequent tokens of the training documents
     n_label_tokens: int = pydantic.Field(default=100, ge=2)
 
     @property

@@ -31,17 +31,13 @@ _STRING = 22  # the stream's purpose
 
 
 class CopyingParameters(ReachParameters):
-    """The parameters of `copying`; a size is a number of symbols to repeat.
-
-    Attributes:
-        n_symbols: Symbols that there are. The default is the paper's: the letters.
-        hidden: Whether answers are not shown.
-    """
+    """The parameters of `copying`; a size is a number of symbols to repeat."""
 
     sizes: Sizes = (4, 8, 16, 32, 64)
     beyond: tuple[Size, ...] = (128, 256)
+    # symbols that there are. The default is the paper's: the letters.
     n_symbols: int = pydantic.Field(default=26, ge=2, le=16_384)
-    hidden: bool = False
+    hidden: bool = False  # whether answers are not shown
 
 
 class Copying(DrawnReachTask):

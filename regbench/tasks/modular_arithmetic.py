@@ -36,17 +36,12 @@ _END, _OPERATOR = -1, 0
 
 
 class ModularArithmeticParameters(ReachParameters):
-    """The parameters of `modular_arithmetic`; a size is a number of numbers.
-
-    Attributes:
-        modulus: The numbers are 0 to this, without it.
-        brackets: Whether every operation of two parts stands in brackets.
-    """
+    """The parameters of `modular_arithmetic`; a size is a number of numbers."""
 
     sizes: Sizes = (2, 4, 8, 16)
     beyond: tuple[Size, ...] = (32, 64)
-    modulus: int = pydantic.Field(default=5, ge=2, le=100)
-    brackets: bool = False
+    modulus: int = pydantic.Field(default=5, ge=2, le=100)  # the numbers are 0 to this, without it
+    brackets: bool = False  # whether every operation of two parts stands in brackets
 
     @pydantic.model_validator(mode="after")
     def _sizes_can_be_had(self) -> Self:

@@ -44,21 +44,14 @@ _PARTS = 2**31  # of which the weights of slots are whole numbers
 
 
 class MQARParameters(task.Parameters):
-    """The parameters of `mqar`. The defaults are the hardest setting of the paper's Figure 2.
+    """The parameters of `mqar`. The defaults are the hardest setting of the paper's Figure 2."""
 
-    Attributes:
-        vocabulary: The number of tokens. One is the blank; of the others half are keys and half are values.
-        n_pairs: Pairs, before the slots.
-        n_queries: Slots with a query.
-        length: Tokens in an instance, an even number.
-        power: The power of the law of gaps. 1 is a uniform law.
-    """
-
+    # the number of tokens. One is the blank; of the others half are keys and half are values.
     vocabulary: int = pydantic.Field(default=8192, ge=5, le=65536)
-    n_pairs: int = pydantic.Field(default=64, ge=1)
-    n_queries: int = pydantic.Field(default=64, ge=1)
-    length: int = pydantic.Field(default=512, ge=4, le=65536, multiple_of=2)
-    power: float = pydantic.Field(default=0.01, gt=0, le=1)
+    n_pairs: int = pydantic.Field(default=64, ge=1)  # pairs, before the slots
+    n_queries: int = pydantic.Field(default=64, ge=1)  # slots with a query
+    length: int = pydantic.Field(default=512, ge=4, le=65536, multiple_of=2)  # tokens in an instance, an even number
+    power: float = pydantic.Field(default=0.01, gt=0, le=1)  # the power of the law of gaps. 1 is a uniform law
 
     @property
     def n_keys(self) -> int:

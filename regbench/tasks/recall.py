@@ -42,29 +42,20 @@ _MAP, _PAIRS, _ONE_MAP = 15, 16, 17  # the streams' purposes
 
 
 class RecallParameters(task.Parameters):
-    """The parameters of `recall`. The defaults are in-context recall as in the MAD suite.
+    """The parameters of `recall`. The defaults are in-context recall as in the MAD suite."""
 
-    Attributes:
-        key_tokens: Tokens of which keys are made.
-        value_tokens: Tokens of which values are made.
-        n_keys: Keys of a map.
-        longest_key: The most tokens in a key. A length is drawn, all being equally likely. A key that begins with another one, or
-            is the beginning of it, is drawn again. So short keys are rarer.
-        longest_value: The most tokens in a value. All lengths are equally likely.
-        noise_tokens: Tokens of which noise is made.
-        noise_percent: How many in a hundred pairs are noise.
-        one_map: Whether all instances have the same map.
-        length: The most tokens in an instance. It ends where the next pair would be longer.
-    """
-
-    key_tokens: int = pydantic.Field(default=8, ge=2, le=8192)
-    value_tokens: int = pydantic.Field(default=8, ge=2, le=8192)
-    n_keys: int = pydantic.Field(default=8, ge=1, le=1024)
+    key_tokens: int = pydantic.Field(default=8, ge=2, le=8192)  # tokens of which keys are made
+    value_tokens: int = pydantic.Field(default=8, ge=2, le=8192)  # tokens of which values are made
+    n_keys: int = pydantic.Field(default=8, ge=1, le=1024)  # keys of a map
+    # the most tokens in a key. A length is drawn, all being equally likely. A key that begins with another one, or is
+    # the beginning of it, is drawn again. So short keys are rarer.
     longest_key: int = pydantic.Field(default=1, ge=1, le=8)
+    # the most tokens in a value. All lengths are equally likely.
     longest_value: int = pydantic.Field(default=1, ge=1, le=8)
-    noise_tokens: int = pydantic.Field(default=0, ge=0, le=8192)
-    noise_percent: int = pydantic.Field(default=0, ge=0, le=99)
-    one_map: bool = False
+    noise_tokens: int = pydantic.Field(default=0, ge=0, le=8192)  # tokens of which noise is made
+    noise_percent: int = pydantic.Field(default=0, ge=0, le=99)  # how many in a hundred pairs are noise
+    one_map: bool = False  # whether all instances have the same map
+    # the most tokens in an instance. It ends where the next pair would be longer.
     length: int = pydantic.Field(default=128, ge=4, le=65536)
 
     @pydantic.model_validator(mode="after")

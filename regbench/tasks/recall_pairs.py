@@ -32,19 +32,13 @@ _PAIRS = 21  # the stream's purpose
 
 
 class RecallPairsParameters(ReachParameters):
-    """The parameters of `recall_pairs`; a size is a number of pairs.
-
-    Attributes:
-        n_keys: Keys that there are.
-        n_values: Values that there are.
-        n_questions: Questions in an instance.
-    """
+    """The parameters of `recall_pairs`; a size is a number of pairs."""
 
     sizes: Sizes = (2, 4, 8, 16, 32, 64)
     beyond: tuple[Size, ...] = (96, 192)
-    n_keys: int = pydantic.Field(default=192, ge=2, le=16_384)
-    n_values: int = pydantic.Field(default=32, ge=2, le=16_384)
-    n_questions: int = pydantic.Field(default=64, ge=1, le=16_384)
+    n_keys: int = pydantic.Field(default=192, ge=2, le=16_384)  # keys that there are
+    n_values: int = pydantic.Field(default=32, ge=2, le=16_384)  # values that there are
+    n_questions: int = pydantic.Field(default=64, ge=1, le=16_384)  # questions in an instance
 
     @pydantic.model_validator(mode="after")
     def _there_are_enough(self) -> Self:

@@ -45,20 +45,14 @@ _COPIES = 18  # the stream's purpose
 
 
 class SelectiveCopyingParameters(task.Parameters):
-    """The parameters of `selective_copying`. The defaults are those of the MAD suite.
+    """The parameters of `selective_copying`. The defaults are those of the MAD suite."""
 
-    Attributes:
-        n_symbols: The number of different symbols.
-        n_copied: Symbols to be copied.
-        length: Tokens in an instance: the places, the token that begins the copy, and the copy.
-        one_vector: Whether a model has to write the copy from one vector.
-        places: Of the symbols: anywhere, or as MAD has them, each blank before one of the symbols.
-    """
-
-    n_symbols: int = pydantic.Field(default=14, ge=2, le=8192)
-    n_copied: int = pydantic.Field(default=16, ge=1)
+    n_symbols: int = pydantic.Field(default=14, ge=2, le=8192)  # the number of different symbols
+    n_copied: int = pydantic.Field(default=16, ge=1)  # symbols to be copied
+    # tokens in an instance: the places, the token that begins the copy, and the copy
     length: int = pydantic.Field(default=256, ge=3, le=65536)
-    one_vector: bool = False
+    one_vector: bool = False  # whether a model has to write the copy from one vector
+    # of the symbols: anywhere, or as MAD has them, each blank before one of the symbols
     places: Literal["anywhere", "before_symbols"] = "anywhere"
 
     @property

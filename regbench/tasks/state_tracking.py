@@ -71,16 +71,13 @@ def check_groups(names: Sequence[str]) -> None:
 
 
 class StateTrackingParameters(task.Parameters):
-    """The parameters of `state_tracking`. The defaults are those of the small track.
+    """The parameters of `state_tracking`. The defaults are those of the small track."""
 
-    Attributes:
-        groups: Names of groups; see the module. Each instance belongs to one of them, all equally likely.
-        length: Tokens in an instance of the training and validation splits.
-        test_length: Tokens in an instance of the test split. It is larger.
-    """
-
+    # names of groups; see the module. Each instance belongs to one of them, all equally likely.
     groups: tuple[str, ...] = pydantic.Field(default=("parity", "s3", "a4"), min_length=1)
+    # tokens in an instance of the training and validation splits
     length: int = pydantic.Field(default=32, ge=2, le=32_768)
+    # tokens in an instance of the test split. It is larger.
     test_length: int = pydantic.Field(default=128, ge=3, le=65_536)
 
     @pydantic.model_validator(mode="after")

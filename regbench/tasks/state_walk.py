@@ -33,14 +33,11 @@ _STEPS = 24  # the stream's purpose
 
 
 class StateWalkParameters(ReachParameters):
-    """The parameters of `state_walk`; a size is a number of steps.
-
-    Attributes:
-        groups: Names of groups. Each instance belongs to one of them, all equally often.
-    """
+    """The parameters of `state_walk`; a size is a number of steps."""
 
     sizes: Sizes = (1, 2, 4, 8, 16, 32)
     beyond: tuple[Size, ...] = (64, 128, 256)
+    # names of groups. Each instance belongs to one of them, all equally often.
     groups: tuple[str, ...] = pydantic.Field(default=("parity", "s3", "a4", "a5-generators"), min_length=1)
 
     @pydantic.model_validator(mode="after")

@@ -39,17 +39,12 @@ _EXCERPTS = 5  # the stream's purpose
 
 
 class TextMixtureParameters(_corpus.Parameters):
-    """The parameters of `text_mixture`, beside those of all tasks of text. The cuts' defaults are the paper's.
+    """The parameters of `text_mixture`, beside those of all tasks of text. The cuts' defaults are the paper's."""
 
-    Attributes:
-        min_cut: The fewest tokens of the first excerpt.
-        max_cut: The most tokens of the first excerpt.
-        excerpts: Excerpts of an instance. With 3 the switches are uniform within an eighth of the length around a third and two
-            thirds of it, and the cuts above are not asked for.
-    """
-
-    min_cut: int = pydantic.Field(default=256, ge=1)
-    max_cut: int = 384
+    min_cut: int = pydantic.Field(default=256, ge=1)  # the fewest tokens of the first excerpt
+    max_cut: int = 384  # the most tokens of the first excerpt
+    # excerpts of an instance. With 3 the switches are uniform within an eighth of the length around a third and two
+    # thirds of it, and the cuts above are not asked for.
     excerpts: Literal[2, 3] = 2
 
     @pydantic.model_validator(mode="after")

@@ -16,13 +16,10 @@ _FOLDER = Path(__file__).parent / "suites"
 
 
 class Suite(Strict):
-    """The content of a suite's YAML file.
-
-    Attributes:
-        tracks: Names of built-in tracks, or paths of YAML files of tracks as seen from the suite's folder. All are different.
-    """
+    """The content of a suite's YAML file."""
 
     name: str = pydantic.Field(pattern=r"^[a-z0-9-]+$")
+    # names of built-in tracks, or paths of YAML files of tracks as seen from the suite's folder. All are different.
     tracks: Annotated[tuple[str, ...], pydantic.Field(strict=False, min_length=1)]
 
 

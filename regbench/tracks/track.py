@@ -40,20 +40,14 @@ class Budget(Strict):
 
 
 class Definition(Strict):
-    """The content of a track's YAML file.
+    """The content of a track's YAML file."""
 
-    Attributes:
-        name: The track's name with its version, e.g. "pfa-small-v1".
-        task: A registered task, or a path to a file as seen from the track's folder.
-        main_score: The score that ranks.
-    """
-
-    name: TrackName
-    task: str
+    name: TrackName  # the track's name with its version, e.g. "pfa-small-v1".
+    task: str  # a registered task, or a path to a file as seen from the track's folder
     parameters: dict[str, Any] = pydantic.Field(default_factory=dict)
     splits: Splits
     budget: Budget
-    main_score: str
+    main_score: str  # the score that ranks
 
     @property
     def digest(self) -> str:
