@@ -51,31 +51,18 @@ class Rows:
 
 @dataclass(frozen=True)
 class Metric:
-    """A score of predictions: how it is computed, read and drawn. It is the mean of `compute` over positions.
+    """A score of predictions: how it is computed, read and drawn. It is the mean of `compute` over positions."""
 
-    Attributes:
-        name: Its key in `result.json`.
-        label: Its name for people, as in the head of a column.
-        meaning: What it is, in one sentence.
-        higher_is_better: Whether the higher of two values is the better one.
-        limits: The lowest and the highest value that one position can have.
-        log_axis: Whether plots have a logarithmic axis for it.
-        compute: Gives the value at each position.
-        needs: The fields of `Rows` that `compute` reads beside `targets`.
-        kind: The kind of task that it is for, as `kind` of `TokenIO` and `VectorIO`.
-        over: The metric whose `compute` it has. It differs from `name` where only a group of positions counts.
-    """
-
-    name: str
-    label: str
-    meaning: str
-    higher_is_better: bool
-    limits: tuple[float, float]
-    compute: Callable[[Rows], FloatArray]
-    needs: tuple[str, ...] = ("predicted", "truth")
-    log_axis: bool = False
-    kind: Literal["tokens", "vectors"] = "tokens"
-    over: str = ""
+    name: str  # its key in `result.json`
+    label: str  # its name for people, as in the head of a column
+    meaning: str  # what it is, in one sentence
+    higher_is_better: bool  # whether the higher of two values is the better one
+    limits: tuple[float, float]  # the lowest and the highest value that one position can have
+    compute: Callable[[Rows], FloatArray]  # gives the value at each position
+    needs: tuple[str, ...] = ("predicted", "truth")  # the fields of `Rows` that `compute` reads beside `targets`
+    log_axis: bool = False  # whether plots have a logarithmic axis for it
+    kind: Literal["tokens", "vectors"] = "tokens"  # of the tasks that it is for
+    over: str = ""  # the metric whose `compute` it has. It differs from `name` where only a group of positions counts.
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "over", self.over or self.name)

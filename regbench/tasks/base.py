@@ -54,22 +54,14 @@ class Splits:
 
 @dataclass(frozen=True)
 class TokenIO:
-    """Tokens in, distributions over tokens out.
+    """Tokens in, distributions over tokens out."""
 
-    Attributes:
-        vocab_size: V, the number of tokens. The separator is one of them.
-        separator: The token that begins every model's input and pads instances on the right.
-        max_length: The length of the longest instance that the task can make.
-        names: How each token is shown to people, V strings.
-        bottleneck: A token after which a model sees one vector alone: its own output where it reads this token. All later tokens
-            are predicted from this vector and from their distance to it. None: there is no such token.
-        kind: "tokens".
-    """
-
-    vocab_size: int
-    separator: int
-    max_length: int
-    names: tuple[str, ...]
+    vocab_size: int  # V, the number of tokens. The separator is one of them.
+    separator: int  # the token that begins every model's input and pads instances on the right
+    max_length: int  # the length of the longest instance that the task can make
+    names: tuple[str, ...]  # how each token is shown to people, V strings
+    # a token after which a model sees one vector alone: its own output where it reads this token. All later tokens are
+    # predicted from this vector and from their distance to it. None: there is no such token.
     bottleneck: int | None = None
     kind: ClassVar[str] = "tokens"
 
@@ -87,22 +79,14 @@ class TokenIO:
 
 @dataclass(frozen=True)
 class VectorIO:
-    """Vectors in, vectors out. A token is a vector `(d_in,)`. Its last `d_out` components are predicted.
+    """Vectors in, vectors out. A token is a vector `(d_in,)`. Its last `d_out` components are predicted."""
 
-    Attributes:
-        d_in: Components of a vector.
-        d_out: Components that are predicted.
-        max_length: The length of the longest instance that the task can make, in vectors.
-        separator: The value of every component of the vector that begins every model's input and pads on the right.
-        bottleneck: None: only tasks of tokens have one.
-        kind: "vectors".
-    """
-
-    d_in: int
-    d_out: int
-    max_length: int
+    d_in: int  # components of a vector
+    d_out: int  # components that are predicted
+    max_length: int  # the length of the longest instance that the task can make, in vectors
+    # the value of every component of the vector that begins every model's input and pads on the right
     separator: ClassVar[float] = 0.0
-    bottleneck: ClassVar[None] = None
+    bottleneck: ClassVar[None] = None  # only tasks of tokens have one
     kind: ClassVar[str] = "vectors"
 
     @property
@@ -115,36 +99,29 @@ IO = TokenIO | VectorIO
 
 
 class Task(ABC):
-    """A family of problem instances. A subclass is named by its file, and made as `TheTask(parameters)`.
+    """A family of problem instances. A subclass is named by its file, and made as `TheTask(parameters)`."""
 
-    Attributes:
-        Parameters: The class of the task's parameters.
-        version: A whole number. Raise it when the same seed gives other bytes, or another truth, other groups or progress. It is
-            part of every fingerprint and cache key.
-        main_score: The score that ranks, one of `scores`.
-        scores: Names of metrics (see `regbench.metrics.metric`), of `metrics`, or of `group_scores`.
-        metrics: Metrics of the task's own, beside the built-in ones.
-        group_scores: Scores of the task's own: name -> (metric, group). Each is a metric over one of the task's `groups`. A label
-            and a sentence of what it is may follow, for tables and pages.
-        progress_label: What `progress` counts: the label of a curve's axis.
-        knows_truth: Whether the task has a `truth`. If not, only "nll" and "token_accuracy" can be asked for, `truth` is never
-            called, and of each prediction no more is kept than these two need.
-        portable: Whether instances follow from the code and the parameters alone. Instances that are cut from text of the
-            user's machine do not. Then `source_name` and `source_digest` tell which text it is, and a track cannot be frozen.
-        test_is_harder: Whether the test split is harder by design, such as by longer instances. An entry's test loss may then be
-            far above its validation loss.
-        parameters: The parameters of this task.
-    """
-
-    Parameters: ClassVar[type[Parameters]]
+    Parameters: ClassVar[type[Parameters]]  # the class of the task's parameters
+    # a whole number. Raise it when the same seed gives other bytes, or another truth, other groups or progress. It is
+    # part of every fingerprint and cache key.
     version: ClassVar[int]
-    main_score: ClassVar[str]
+    main_score: ClassVar[str]  # the score that ranks, one of `scores`
+    # names of metrics (see `regbench.metrics.metric`), of `metrics`, or of `group_scores`
     scores: ClassVar[tuple[str, ...]]
+    # metrics of the task's own, beside the built-in ones
     metrics: ClassVar[tuple[Any, ...]] = ()  # of `Metric`, whose room is above this one
+    # scores of the task's own: name -> (metric, group). Each is a metric over one of the task's `groups`. A label and a
+    # sentence of what it is may follow, for tables and pages.
     group_scores: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    progress_label: ClassVar[str] = ""
+    progress_label: ClassVar[str] = ""  # what `progress` counts: the label of a curve's axis
+    # whether the task has a `truth`. If not, only "nll" and "token_accuracy" can be asked for, `truth` is never called,
+    # and of each prediction no more is kept than these two need.
     knows_truth: ClassVar[bool] = True
+    # whether instances follow from the code and the parameters alone. Instances that are cut from text of the user's
+    # machine do not. Then `source_name` and `source_digest` tell which text it is, and a track cannot be frozen.
     portable: ClassVar[bool] = True
+    # whether the test split is harder by design, such as by longer instances. An entry's test loss may then be far
+    # above its validation loss.
     test_is_harder: ClassVar[bool] = False
 
     def __init__(self, parameters: Any) -> None:

@@ -42,7 +42,7 @@ class Budget(Strict):
 class Definition(Strict):
     """The content of a track's YAML file."""
 
-    name: TrackName  # the track's name with its version, e.g. "pfa-small-v1".
+    name: TrackName  # with its version, e.g. "pfa-small-v1"
     task: str  # a registered task, or a path to a file as seen from the track's folder
     parameters: dict[str, Any] = pydantic.Field(default_factory=dict)
     splits: Splits
