@@ -115,19 +115,21 @@ def first_distinct(
     return np.concatenate(kept), np.array(places, np.int64)
 
 
-def last_places(tokens: NDArray[Any], vocab_size: int) -> NDArray[np.int32]:
-    """(N, L): the last place before at which the token of each position stood; -1 if there is none."""
-    found = np.empty(tokens.shape, np.int32)
-    threads.share(_find, len(tokens), np.ascontiguousarray(tokens, np.int64), vocab_size, found)
-    return found
+def occurrences(tokens: NDArray[Any], vocab_size: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Of the token at each position the last place before at which it stood, -1 if none, and how often; both (N, L)."""
+    last, times = np.empty(tokens.shape, np.int32), np.empty(tokens.shape, np.int32)
+    threads.share(_find, len(tokens), np.ascontiguousarray(tokens, np.int64), vocab_size, last, times)
+    return last, times
 
 
 @njit(cache=True, nogil=True)
-def _find(begin, end, tokens, vocab_size, found):  # type: ignore[no-untyped-def]
-    """Fills found (N, L); see `last_places`."""
-    last = np.empty(vocab_size, np.int64)
+def _find(begin, end, tokens, vocab_size, last, times):  # type: ignore[no-untyped-def]
+    """Fills last and times (N, L); see `occurrences`."""
+    place, count = np.empty(vocab_size, np.int64), np.empty(vocab_size, np.int64)
     for n in range(begin, end):
-        last[:] = -1
+        place[:], count[:] = -1, 0
         for t in range(tokens.shape[1]):
-            found[n, t] = last[tokens[n, t]]
-            last[tokens[n, t]] = t
+            token = tokens[n, t]
+            last[n, t], times[n, t] = place[token], count[token]
+            place[token] = t
+            count[token] += 1

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
-from regbench.tasks._drawn import CertainTask, first_distinct, last_places
+from regbench.tasks._drawn import CertainTask, first_distinct, occurrences
 from regbench.utils import threads
 from regbench.utils.arrays import IntArray
 from regbench.utils.errors import UserError
@@ -92,7 +92,7 @@ class AssociativeRecall(CertainTask):
 
     def _distances(self, tokens: NDArray[Any]) -> NDArray[np.int32]:
         """(N, L): at each value whose key has occurred, the number of pairs since then; -1 elsewhere."""
-        last, query = last_places(tokens, self.io.vocab_size)[:, :-1], self.io.max_length - 3
+        last, query = occurrences(tokens, self.io.vocab_size)[0][:, :-1], self.io.max_length - 3
         key = np.arange(last.shape[1])
         pairs = (key - (key > query)) // 2  # the query is one token before the last pair
         distances = np.full(tokens.shape, -1, np.int32)

@@ -41,7 +41,8 @@ from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
 from regbench.tasks import base as task
-from regbench.tasks.bigram_chain import bigrams, chains, contexts, earlier_occurrences
+from regbench.tasks._drawn import occurrences
+from regbench.tasks.bigram_chain import bigrams, chains, contexts
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
 
@@ -170,10 +171,14 @@ class Bigram(task.Task):
         pairs = np.concatenate([instances.truth["triggers"], instances.truth["outputs"]], axis=1)
         return [row.tobytes() for row in pairs]
 
+    def _earlier(self, instances: Instances) -> IntArray:
+        """(N, L): how often the symbol before a position has occurred before. It is 0 at the first position."""
+        return np.pad(occurrences(instances.tokens, self.io.vocab_size)[1][:, :-1], ((0, 0), (1, 0)))
+
     def groups(self, instances: Instances) -> dict[str, NDArray[np.bool_]]:
         """`in_context`: outputs of triggers that have occurred before. `global`: symbols drawn from pi_b or pi_1."""
         after = self._after_trigger(instances) >= 0
-        earlier = earlier_occurrences(instances.tokens, self.parameters.n_symbols)
+        earlier = self._earlier(instances)
         return {"in_context": after & (earlier > 0), "global": ~after}
 
     def progress(self, instances: Instances) -> IntArray:
@@ -181,7 +186,7 @@ class Bigram(task.Task):
 
         It is 0 at the first position. Outputs count as in context from 1 on.
         """
-        earlier = earlier_occurrences(instances.tokens, self.parameters.n_symbols)
+        earlier = self._earlier(instances)
         return np.where(earlier <= _LAST, earlier, -1)
 
     def statistics(self, instances: Instances) -> dict[str, float]:

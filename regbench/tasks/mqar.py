@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.data.rng import below, choose, stream
 from regbench.tasks import base as task
-from regbench.tasks._drawn import CertainTask, first_distinct, last_places
+from regbench.tasks._drawn import CertainTask, first_distinct, occurrences
 from regbench.utils import threads
 from regbench.utils.arrays import FloatArray, IntArray
 
@@ -128,7 +128,7 @@ class MQAR(CertainTask):
     def progress(self, instances: Instances) -> IntArray:
         """How many pairs and slots stand between a query and the last place of its key; -1 where nothing is scored."""
         key = np.arange(instances.tokens.shape[1]) - 1  # that of the value at each place
-        last = last_places(instances.tokens, self.io.vocab_size)[:, key]
+        last = occurrences(instances.tokens, self.io.vocab_size)[0][:, key]
         return np.where(instances.scored, (key - last) // 2 - 1, -1)
 
     def statistics(self, instances: Instances) -> dict[str, float]:
