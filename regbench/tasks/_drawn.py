@@ -7,12 +7,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
 from regbench.tasks import base as task
-from regbench.utils import threads
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
 
@@ -113,23 +111,3 @@ def first_distinct(
         kept.append(drawn[np.array(places[first:], np.int64) - start])
         start, block = start + block, max(64, count // 16)
     return np.concatenate(kept), np.array(places, np.int64)
-
-
-def occurrences(tokens: NDArray[Any], vocab_size: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Of the token at each position the last place before at which it stood, -1 if none, and how often; both (N, L)."""
-    last, times = np.empty(tokens.shape, np.int32), np.empty(tokens.shape, np.int32)
-    threads.share(_find, len(tokens), np.ascontiguousarray(tokens, np.int64), vocab_size, last, times)
-    return last, times
-
-
-@njit(cache=True, nogil=True)
-def _find(begin, end, tokens, vocab_size, last, times):  # type: ignore[no-untyped-def]
-    """Fills last and times (N, L); see `occurrences`."""
-    place, count = np.empty(vocab_size, np.int64), np.empty(vocab_size, np.int64)
-    for n in range(begin, end):
-        place[:], count[:] = -1, 0
-        for t in range(tokens.shape[1]):
-            token = tokens[n, t]
-            last[n, t], times[n, t] = place[token], count[token]
-            place[token] = t
-            count[token] += 1

@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
 from regbench.tasks import base as task
-from regbench.tasks._drawn import occurrences
+from regbench.tasks._occurrences import occurrences
 from regbench.tasks.bigram_chain import bigrams, chains, contexts
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError

@@ -35,7 +35,8 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.data.rng import below, choose, stream
 from regbench.tasks import base as task
-from regbench.tasks._drawn import CertainTask, first_distinct, occurrences
+from regbench.tasks._drawn import CertainTask, first_distinct
+from regbench.tasks._occurrences import occurrences
 from regbench.utils import threads
 from regbench.utils.arrays import FloatArray, IntArray
 
