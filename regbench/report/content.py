@@ -125,7 +125,7 @@ def label(name: str, track: str = "") -> str:
     """The name of a score of a track, or of a loss, for people. What nothing describes has spaces in place of underscores."""
     if name in METRICS:
         return METRICS[name].label
-    known = load_track(track).metrics if track in track_names() else {}
+    known = load_track(track).metrics if track and track in track_names() else {}
     return known[name].label if name in known else LOSSES.get(name, name.replace("_", " "))
 
 
