@@ -215,29 +215,22 @@ def _no_truth(io: TokenIO | VectorIO, part: Instances, truth: Any, start: int) -
     if not isinstance(truth, np.ndarray) or truth.shape != shape or not np.issubdtype(truth.dtype, np.floating):
         return f"truth must give {shape} floating-point numbers, not {_described(truth)}"
 
-    def where(bad: Any) -> str:
-        row, place = np.argwhere(bad)[0]
-        return f"at position {place} of test instance {start + row}"
-
-    unreal = ~np.isfinite(truth).all(-1)
-    if unreal.any():
-        return f"the truth is NaN or infinite {where(unreal)}"
-    stray = ~part.scored & (truth != 0).any(-1)
-    if stray.any():
-        return f"the truth is not zero {where(stray)}, which is not scored"
-    if isinstance(io, VectorIO):
-        return None
-    negative = (truth < 0).any(-1)
-    if negative.any():
-        return f"the truth is negative {where(negative)}"
-    off = part.scored & (np.abs(truth.sum(-1) - 1) > SUM_TOLERANCE)
-    if off.any():
-        row, place = np.argwhere(off)[0]
-        return f"the truth sums to {truth[row, place].sum():.6g}, not 1, {where(off)}"
-    given = np.take_along_axis(truth, part.targets.astype(np.int64)[..., None], -1)[..., 0]
-    never = part.scored & (given == 0)
-    if never.any():
-        return f"the truth gives probability 0 to the token that stands {where(never)}"
+    faults = [
+        (~np.isfinite(truth).all(-1), "is NaN or infinite {where}"),
+        (~part.scored & (truth != 0).any(-1), "is not zero {where}, which is not scored"),
+    ]
+    if isinstance(io, TokenIO):
+        given = np.take_along_axis(truth, part.targets.astype(np.int64)[..., None], -1)[..., 0]
+        faults += [
+            ((truth < 0).any(-1), "is negative {where}"),
+            (part.scored & (np.abs(truth.sum(-1) - 1) > SUM_TOLERANCE), "sums to {sum:.6g}, not 1, {where}"),
+            (part.scored & (given == 0), "gives probability 0 to the token that stands {where}"),
+        ]
+    for wrong, said in faults:
+        if wrong.any():
+            row, place = np.argwhere(wrong)[0]
+            where = f"at position {place} of test instance {start + row}"
+            return f"the truth {said.format(where=where, sum=truth[row, place].sum())}"
     return None
 
 
