@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
 from regbench.tasks import base as task
+from regbench.utils import threads
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
 
@@ -29,6 +30,7 @@ class DrawnTask(CertainTask):
     """A task whose instances are of kinds, such as sizes, each with a stream of its own."""
 
     hides: ClassVar[bool] = False  # whether answers are not shown
+    _spare: ClassVar[int] = 0  # 1 where the type of the rows has room for one token more
 
     @abstractmethod
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
@@ -36,6 +38,12 @@ class DrawnTask(CertainTask):
 
         `kind` is one of `_kinds`: each has a stream of its own.
         """
+
+    def _filled(self, n: int, length: int, fill: Callable[..., None], *arguments: Any) -> NDArray[Any]:
+        """(n, 2, length): rows that `fill(begin, end, *arguments, rows)` fills on all threads."""
+        rows = np.zeros((n, 2, length), np.min_scalar_type(self.io.separator + self._spare))
+        threads.share(fill, n, *arguments, rows)
+        return rows
 
     def _kinds(self, split: str) -> list[tuple[int, int]]:
         """The kinds of instances of a split, each with its share. By default there is one."""

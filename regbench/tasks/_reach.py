@@ -83,6 +83,7 @@ class DrawnReachTask(DrawnTask, ReachTask):
     """A reach task whose instances are drawn row by row."""
 
     scores: ClassVar[tuple[str, ...]] = ("area", "token_accuracy", "nll")
+    _spare = 1
 
     def _kinds(self, split: str) -> list[tuple[int, int]]:
         """Sizes, each with its share. The test split has every size equally often."""

@@ -24,7 +24,6 @@ from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
-from regbench.utils import threads
 from regbench.utils.arrays import FloatArray
 
 _STRING = 22  # the stream's purpose
@@ -61,9 +60,7 @@ class Copying(DrawnReachTask):
 
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters
-        rows = np.zeros((n, 2, 2 * kind + 1), np.min_scalar_type(self.io.vocab_size))
-        threads.share(_fill, n, seed, start, p.n_symbols, p.hidden, rows)
-        return rows
+        return self._filled(n, 2 * kind + 1, _fill, seed, start, p.n_symbols, p.hidden)
 
     def chance(self, instances: Instances) -> FloatArray:
         """One symbol of all."""

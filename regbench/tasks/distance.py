@@ -29,7 +29,6 @@ from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
-from regbench.utils import threads
 from regbench.utils.arrays import FloatArray
 
 _INSTRUCTIONS = 23  # the stream's purpose
@@ -70,9 +69,7 @@ class Distance(DrawnReachTask):
 
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters
-        rows = np.zeros((n, 2, p.length_of(kind)), np.min_scalar_type(self.io.vocab_size))
-        threads.share(_fill, n, seed, start, kind, p.n_registers, p.n_values, p.n_noise, rows)
-        return rows
+        return self._filled(n, p.length_of(kind), _fill, seed, start, kind, p.n_registers, p.n_values, p.n_noise)
 
     def chance(self, instances: Instances) -> FloatArray:
         """One value of all."""

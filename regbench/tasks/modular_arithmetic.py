@@ -79,9 +79,7 @@ class ModularArithmetic(DrawnReachTask):
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters
         length = 6 * kind - 5 if p.brackets else 3 * kind - 1
-        rows = np.zeros((n, 2, length), np.min_scalar_type(self.io.vocab_size))
-        threads.share(_fill_brackets if p.brackets else _fill_line, n, seed, start, kind, p.modulus, rows)
-        return rows
+        return self._filled(n, length, _fill_brackets if p.brackets else _fill_line, seed, start, kind, p.modulus)
 
     def _count(self, instances: Instances) -> IntArray:
         """The number of numbers that each answer is of, (N, L); 0 where nothing is scored."""

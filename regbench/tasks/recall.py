@@ -36,7 +36,6 @@ from regbench.data.instances import Instances
 from regbench.data.rng import below, between, choose, stream
 from regbench.tasks import base as task
 from regbench.tasks._drawn import DrawnTask
-from regbench.utils import threads
 
 _MAP, _PAIRS, _ONE_MAP = 15, 16, 17  # the streams' purposes
 
@@ -111,9 +110,7 @@ class Recall(DrawnTask):
         sizes = np.array(
             [p.key_tokens, p.value_tokens, p.n_keys, p.longest_key, p.longest_value, p.noise_tokens, p.noise_percent]
         )
-        rows = np.empty((n, 2, p.length), np.min_scalar_type(self.io.separator))
-        threads.share(_sample, n, seed, map_seed, start, sizes, p.one_map, rows)
-        return rows
+        return self._filled(n, p.length, _sample, seed, map_seed, start, sizes, p.one_map)
 
     def statistics(self, instances: Instances) -> dict[str, float]:
         """Adds the share of tokens that are scored, and that are noise."""

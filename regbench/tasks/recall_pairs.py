@@ -25,7 +25,6 @@ from regbench.data.instances import Instances
 from regbench.data.rng import below, choose, stream
 from regbench.tasks import base as task
 from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
-from regbench.utils import threads
 from regbench.utils.arrays import FloatArray
 
 _PAIRS = 21  # the stream's purpose
@@ -65,9 +64,7 @@ class RecallPairs(DrawnReachTask):
 
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters
-        rows = np.zeros((n, 2, 2 * (kind + p.n_questions)), np.min_scalar_type(self.io.vocab_size))
-        threads.share(_fill, n, seed, start, kind, p.n_keys, p.n_values, rows)
-        return rows
+        return self._filled(n, 2 * (kind + p.n_questions), _fill, seed, start, kind, p.n_keys, p.n_values)
 
     def chance(self, instances: Instances) -> FloatArray:
         """One value of all."""

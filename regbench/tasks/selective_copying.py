@@ -38,7 +38,6 @@ from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks._drawn import DrawnTask
-from regbench.utils import threads
 from regbench.utils.arrays import IntArray
 
 _COPIES = 18  # the stream's purpose
@@ -89,9 +88,7 @@ class SelectiveCopying(DrawnTask):
 
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters
-        rows = np.zeros((n, 2, p.length), np.min_scalar_type(self.io.separator))
-        threads.share(_sample, n, seed, start, p.n_symbols, p.n_copied, p.places == "anywhere", rows)
-        return rows
+        return self._filled(n, p.length, _sample, seed, start, p.n_symbols, p.n_copied, p.places == "anywhere")
 
     def progress(self, instances: Instances) -> IntArray:
         """How many symbols of the copy stand before a position; -1 before the copy."""

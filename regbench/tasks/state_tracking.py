@@ -46,7 +46,6 @@ from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks._drawn import DrawnTask
-from regbench.utils import threads
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import closest, nearest
 
@@ -154,9 +153,7 @@ class StateTracking(DrawnTask):
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters
         length, purpose = (p.test_length, _TEST_WALKS) if kind else (p.length, _WALKS)
-        rows = np.zeros((n, 2, length), np.min_scalar_type(self.io.separator))
-        threads.share(_walk, n, seed, purpose, start, self._layout, self._tables, rows)
-        return rows
+        return self._filled(n, length, _walk, seed, purpose, start, self._layout, self._tables)
 
     def chance(self, instances: Instances) -> FloatArray:
         """All states of a group are equally likely."""

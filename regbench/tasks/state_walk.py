@@ -26,7 +26,6 @@ from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
 from regbench.tasks.state_tracking import check_groups, group_names, group_table
-from regbench.utils import threads
 from regbench.utils.arrays import FloatArray, IntArray
 
 _STEPS = 24  # the stream's purpose
@@ -86,10 +85,9 @@ class StateWalk(DrawnReachTask):
 
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p, (long, group) = self.parameters, divmod(kind, len(self._tables))
-        rows = np.zeros((n, 2, 2 * (p.tested if long else p.sizes)[-1]), np.min_scalar_type(self.io.vocab_size))
-        first, blank = int(self._first[group]), int(self._first[-1])
-        threads.share(_fill, n, seed, (kind << 32) + start, self._tables[group], first, blank, rows)
-        return rows
+        length = 2 * (p.tested if long else p.sizes)[-1]
+        walk = (self._tables[group], int(self._first[group]), int(self._first[-1]))
+        return self._filled(n, length, _fill, seed, (kind << 32) + start, *walk)
 
     def _group(self, instances: Instances) -> IntArray:
         """The number of the group of each instance, (N,)."""
