@@ -32,7 +32,6 @@ from regbench.tasks._drawn import CertainTask, first_distinct
 from regbench.tasks._occurrences import occurrences
 from regbench.utils import threads
 from regbench.utils.arrays import IntArray
-from regbench.utils.errors import UserError
 
 _VALUES, _PAIRS = 6, 7  # the streams' purposes
 
@@ -73,11 +72,6 @@ class AssociativeRecall(CertainTask):
     def generate(self, splits: task.Splits, split: str) -> Instances:
         """The instances of one split. No two instances of any splits have the same map from keys to values."""
         p, first = self.parameters, splits.first(split)
-        if p.n_values**p.n_keys < splits.total:
-            raise UserError(
-                f"{p.n_keys} keys with {p.n_values} values have {p.n_values**p.n_keys:,} maps, "
-                f"and each of the {splits.total:,} instances needs its own: take more keys or values"
-            )
 
         def draw(start: int, n: int) -> NDArray[Any]:
             values = np.empty((n, p.n_keys), np.min_scalar_type(self.io.separator))

@@ -46,11 +46,6 @@ class Splits:
         order = ("test", "validation", "train")
         return sum(self.size(name) for name in order[: order.index(split)])
 
-    @property
-    def total(self) -> int:
-        """The number of instances of all splits."""
-        return self.train + self.validation + self.test
-
 
 @dataclass(frozen=True)
 class TokenIO:

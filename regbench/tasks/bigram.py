@@ -44,7 +44,6 @@ from regbench.tasks import base as task
 from regbench.tasks._occurrences import occurrences
 from regbench.tasks.bigram_chain import bigrams, chains, contexts
 from regbench.utils.arrays import FloatArray, IntArray
-from regbench.utils.errors import UserError
 
 _NAMES = (string.ascii_letters + string.digits + string.punctuation).replace("|", "")
 _LAST = 32  # the most earlier occurrences in a curve: one of more than 64 steps would merge the first few
@@ -134,10 +133,6 @@ class Bigram(task.Task):
         truth = {"triggers": triggers, "outputs": outputs}
         instances = Instances.unpadded(tokens, np.ones(tokens.shape, np.bool_), f"bigram/{self.version}", truth)
         groups = self.groups(instances)
-        if not groups["in_context"].any():
-            raise UserError(
-                f"bigram: in the {split} split no trigger occurs twice in an instance, so there is nothing to score"
-            )
         scored = groups["in_context"] if p.predict == "outputs" else groups["in_context"] | groups["global"]
         return replace(instances, scored=scored)
 

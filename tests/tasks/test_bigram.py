@@ -269,12 +269,6 @@ def test_with_outputs_exactly_that_group_is_scored() -> None:
     assert {name: record.value for name, record in perfect.items()} == {"in_context_accuracy": 1.0, "nll": 0.0}
 
 
-def test_a_split_in_which_no_trigger_comes_back_is_refused() -> None:
-    task = Bigram(BigramParameters(length=2))
-    with pytest.raises(UserError, match="^bigram: in the test split no trigger occurs twice in an instance, so there"):
-        task.generate(SPLITS, "test")
-
-
 def test_names_are_distinct_characters_up_to_the_most_symbols_there_can_be() -> None:
     io = Bigram(BigramParameters(n_symbols=93)).io
     assert len(set(io.names)) == io.vocab_size == 94
