@@ -21,52 +21,31 @@ _NEGLIGIBLE = 1e-12
 
 
 class Tables(NamedTuple):
-    """The prior, as the logarithms of the factors of p(prefix, H).
+    """The prior, as the logarithms of the factors of p(prefix, H)."""
 
-    Attributes:
-        n: (n,) the possible numbers of states.
-        c: (c,) the possible numbers of symbols.
-        most: (n, c) which of the M possible maxima of the out-degree holds.
-        order: (S, n) log p(n) (n-1)_j of j states reached besides the start.
-        alphabet: (K + 1, c) log p(c) (c)_u / (K)_u.
-        targets: (S + 1, n) log 1 / (n-1)_k.
-        symbols: (S + 1, c) log 1 / (c)_k.
-        degree: (M, S + 1, L + 2) log f(k, N).
-        max_edges: The largest of the M maxima.
-    """
-
-    n: NDArray[np.int64]
-    c: NDArray[np.int64]
-    most: NDArray[np.int64]
-    order: NDArray[np.float64]
-    alphabet: NDArray[np.float64]
-    targets: NDArray[np.float64]
-    symbols: NDArray[np.float64]
-    degree: NDArray[np.float64]
-    max_edges: int
+    n: NDArray[np.int64]  # (n,) the possible numbers of states
+    c: NDArray[np.int64]  # (c,) the possible numbers of symbols
+    most: NDArray[np.int64]  # (n, c) which of the M possible maxima of the out-degree holds
+    order: NDArray[np.float64]  # (S, n) log p(n) (n-1)_j of j states reached besides the start
+    alphabet: NDArray[np.float64]  # (K + 1, c) log p(c) (c)_u / (K)_u
+    targets: NDArray[np.float64]  # (S + 1, n) log 1 / (n-1)_k
+    symbols: NDArray[np.float64]  # (S + 1, c) log 1 / (c)_k
+    degree: NDArray[np.float64]  # (M, S + 1, L + 2) log f(k, N)
+    max_edges: int  # the largest of the M maxima
 
 
 class Hypotheses(NamedTuple):
-    """P weighted partial automata with at most S states and K symbols. Row P is used by moves for their proposals.
+    """P weighted partial automata with at most S states and K symbols. Row P is used by moves for their proposals."""
 
-    Attributes:
-        table: (P + 1, S, K) the state that each known edge leads to, or -1.
-        visits: (P + 1, S) emissions in each state.
-        edges: (P + 1, S) known edges of each state.
-        entries: (P + 1, S) known edges into each state, and one more into the start. A state with an entry is reached.
-        reached: (P + 1,) the number of states that are reached.
-        state: (P + 1,) the state at the end of the prefix.
-        weight: (P + 1,) the probability among the hypotheses.
-        fresh: (P + 1,) the probability that the next edge, if it is new, leads to a state that is not reached yet.
-    """
-
-    table: NDArray[np.int8]
-    visits: NDArray[np.int32]
-    edges: NDArray[np.int32]
+    table: NDArray[np.int8]  # (P + 1, S, K) the state that each known edge leads to, or -1
+    visits: NDArray[np.int32]  # (P + 1, S) emissions in each state
+    edges: NDArray[np.int32]  # (P + 1, S) known edges of each state
+    # (P + 1, S) known edges into each state, and one more into the start. A state with an entry is reached.
     entries: NDArray[np.int32]
-    reached: NDArray[np.int32]
-    state: NDArray[np.int32]
-    weight: NDArray[np.float64]
+    reached: NDArray[np.int32]  # (P + 1,) the number of states that are reached
+    state: NDArray[np.int32]  # (P + 1,) the state at the end of the prefix
+    weight: NDArray[np.float64]  # (P + 1,) the probability among the hypotheses
+    # (P + 1,) the probability that the next edge, if it is new, leads to a state that is not reached yet
     fresh: NDArray[np.float64]
 
     @classmethod
@@ -89,33 +68,19 @@ class Hypotheses(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Work space of the functions below. They tell what they leave in it.
+    """Work space of the functions below. They tell what they leave in it."""
 
-    Attributes:
-        of_n: (n,).
-        of_c: (c,).
-        choices: (c,).
-        of_degree: (M,).
-        known: (M,).
-        new: (M,).
-        states: (S + 1,).
-        share: (S,).
-        copies: (P,).
-        used: (S, K).
-        leads: (S, S).
-    """
-
-    of_n: NDArray[np.float64]
-    of_c: NDArray[np.float64]
-    choices: NDArray[np.float64]
-    of_degree: NDArray[np.float64]
-    known: NDArray[np.float64]
-    new: NDArray[np.float64]
-    states: NDArray[np.int64]
-    share: NDArray[np.float64]
-    copies: NDArray[np.int64]
-    used: NDArray[np.bool_]
-    leads: NDArray[np.bool_]
+    of_n: NDArray[np.float64]  # (n,)
+    of_c: NDArray[np.float64]  # (c,)
+    choices: NDArray[np.float64]  # (c,)
+    of_degree: NDArray[np.float64]  # (M,)
+    known: NDArray[np.float64]  # (M,)
+    new: NDArray[np.float64]  # (M,)
+    states: NDArray[np.int64]  # (S + 1,)
+    share: NDArray[np.float64]  # (S,)
+    copies: NDArray[np.int64]  # (P,)
+    used: NDArray[np.bool_]  # (S, K)
+    leads: NDArray[np.bool_]  # (S, S)
 
     @classmethod
     def of(cls, h: Hypotheses, tables: Tables) -> Scratch:

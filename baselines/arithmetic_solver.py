@@ -34,14 +34,11 @@ class ArithmeticSolver(Baseline):
     The digits of A and B cannot be predicted: all are equally likely. All other tokens follow from their place. A prompt that the
     task cannot make is no error: an example that agrees with no (a, b) that is left is ignored.
 
-    Attributes:
-        parameters: The parameters of the task.
-
     Raises:
         UserError: They are of another task.
     """
 
-    parameters: ArithmeticParameters
+    parameters: ArithmeticParameters  # the parameters of the task
 
     only_task = "arithmetic"
     name = "solver"

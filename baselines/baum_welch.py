@@ -33,18 +33,12 @@ _WARM = 0.9
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted model; see the module.
+    """A fitted model; see the module."""
 
-    Attributes:
-        A: (S, S, S) transitions.
-        B: (V, S, S) emissions.
-        pi: (S, S) starts.
-        log_likelihood: (iterations + 1,) the log likelihood of all strings in nats after each step of EM. It never decreases.
-    """
-
-    A: NDArray[np.float64]
-    B: NDArray[np.float64]
-    pi: NDArray[np.float64]
+    A: NDArray[np.float64]  # (S, S, S) transitions
+    B: NDArray[np.float64]  # (V, S, S) emissions
+    pi: NDArray[np.float64]  # (S, S) starts
+    # (iterations + 1,) the log likelihood of all strings in nats after each step of EM. It never decreases.
     log_likelihood: NDArray[np.float64]
 
 
@@ -54,26 +48,20 @@ class BaumWelch(Baseline):
 
     Symbols are equally likely if the prefix has none.
 
-    Attributes:
-        n_states: S, the states of the automaton. The hidden Markov model has S (S - 1) states.
-        vocab_size: V, the number of tokens.
-        separator: The token that joins strings.
-        iterations: Steps of EM at every prefix. All prefixes have the same start, so no prediction depends on the one before.
-        seed: The seed of the random start. All instances share it, so no prediction depends on the rest of the batch.
-        restarts: The number of random starts. Every prefix keeps its likeliest fit.
-        warm_start: Start from 9 parts of the previous prefix's fit and 1 part of the random start. The latter lets in symbols
-            that the previous prefix lacked.
-
     Raises:
         UserError: An argument is out of range.
     """
 
-    n_states: int
-    vocab_size: int
-    separator: int
+    n_states: int  # S, the states of the automaton. The hidden Markov model has S (S - 1) states.
+    vocab_size: int  # V, the number of tokens
+    separator: int  # the token that joins strings
+    # steps of EM at every prefix. All prefixes have the same start, so no prediction depends on the one before.
     iterations: int = 10
+    # the seed of the random start. All instances share it, so no prediction depends on the rest of the batch.
     seed: int = 0
-    restarts: int = 1
+    restarts: int = 1  # the number of random starts. Every prefix keeps its likeliest fit.
+    # start from 9 parts of the previous prefix's fit and 1 part of the random start. The latter lets in symbols that
+    # the previous prefix lacked.
     warm_start: bool = False
 
     name = "Baum-Welch"

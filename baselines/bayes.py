@@ -43,18 +43,14 @@ from regbench.utils.threads import for_each
 class Prior:
     """How automata are drawn (ICLL section 3.1). Ranges include both ends. The defaults are the paper's.
 
-    Attributes:
-        states: The fewest and the most states.
-        edges: The fewest and the most edges of a state. It has no more edges than other states or symbols.
-        alphabet: The fewest and the most symbols of an automaton.
-
     Raises:
         UserError: A range is wrong or cannot hold.
     """
 
-    states: tuple[int, int] = (4, 12)
+    states: tuple[int, int] = (4, 12)  # the fewest and the most states
+    # the fewest and the most edges of a state. It has no more edges than other states or symbols.
     edges: tuple[int, int] = (1, 4)
-    alphabet: tuple[int, int] = (4, 18)
+    alphabet: tuple[int, int] = (4, 18)  # the fewest and the most symbols of an automaton
 
     def __post_init__(self) -> None:
         for name, least in (("states", 2), ("edges", 1), ("alphabet", 1)):
@@ -77,30 +73,25 @@ class Prior:
 class Bayes(Baseline):
     """The posterior predictive distribution under a known prior; see the module.
 
-    Attributes:
-        prior: How automata are drawn.
-        vocab_size: V, the number of tokens.
-        separator: The token that joins strings.
-        hypotheses: The most partial automata that are kept. The posterior is exact up to rounding until more are possible, after
-            a few tokens of a real prompt. With all of them, and `fallback` 0, no predictor is better on average.
-        moves: Metropolis-Hastings steps of each hypothesis after every token of a string. More hypotheses or moves are better;
-            for the same time, more moves are somewhat better (README.md beside this file has the numbers). Time grows nearly with
-            their product, and little faster than the prompt, because most proposals are soon ruled out.
-        seed: The seed of the draws. It is the same for all instances, so no prediction depends on the rest of the batch.
-        fallback: The share of an n-gram model (interpolated Kneser-Ney of order 3) in every prediction, so that a token that no
-            hypothesis expects has a finite cost. If all hypotheses rule the next token out, e.g. because the prompt has more
-            symbols than the prior, the n-gram model alone predicts the rest of the string.
-
     Raises:
         UserError: An argument is out of range.
     """
 
-    prior: Prior
-    vocab_size: int
-    separator: int
+    prior: Prior  # how automata are drawn
+    vocab_size: int  # V, the number of tokens
+    separator: int  # the token that joins strings
+    # the most partial automata that are kept. The posterior is exact up to rounding until more are possible, after a
+    # few tokens of a real prompt. With all of them, and `fallback` 0, no predictor is better on average.
     hypotheses: int = 100
+    # Metropolis-Hastings steps of each hypothesis after every token of a string. More hypotheses or moves are better;
+    # for the same time, more moves are somewhat better (README.md beside this file has the numbers). Time grows nearly
+    # with their product, and little faster than the prompt, because most proposals are soon ruled out.
     moves: int = 10
+    # the seed of the draws. It is the same for all instances, so no prediction depends on the rest of the batch.
     seed: int = 0
+    # the share of an n-gram model (interpolated Kneser-Ney of order 3) in every prediction, so that a token that no
+    # hypothesis expects has a finite cost. If all hypotheses rule the next token out, e.g. because the prompt has more
+    # symbols than the prior, the n-gram model alone predicts the rest of the string.
     fallback: float = 0.005
 
     name = "Bayes"

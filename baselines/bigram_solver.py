@@ -50,16 +50,12 @@ class BigramSolver(Baseline):
     A prompt that the task cannot make is no error: if no K symbols can be its triggers, no symbol counts as a trigger. After a
     separator it predicts the first symbol of an instance.
 
-    Attributes:
-        parameters: The parameters of the task.
-        in_context: Whether it looks for triggers. If not, it predicts from the global table alone.
-
     Raises:
         UserError: The parameters are of another task.
     """
 
-    parameters: BigramParameters
-    in_context: bool = True
+    parameters: BigramParameters  # the parameters of the task
+    in_context: bool = True  # whether it looks for triggers. If not, it predicts from the global table alone.
 
     only_task = "bigram"
     version = 2  # 1 doubted outputs where nothing else is scored

@@ -31,20 +31,14 @@ METHODS = ("zero", "least squares", "ridge")
 class InContextRegression(Baseline):
     """One of the methods above, for every prefix.
 
-    Attributes:
-        method: One of METHODS.
-        d_x: Components of x.
-        d_y: Components of y.
-        noise: The standard deviation of the noise, for ridge.
-
     Raises:
         UserError: The method is unknown, or a number is out of range.
     """
 
-    method: str
-    d_x: int
-    d_y: int
-    noise: float = 0.0
+    method: str  # one of METHODS
+    d_x: int  # components of x
+    d_y: int  # components of y
+    noise: float = 0.0  # the standard deviation of the noise, for ridge
 
     only_task = "linear_regression"
     takes = ("vectors",)

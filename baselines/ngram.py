@@ -55,21 +55,16 @@ class NGram(Baseline):
     In all of them the start of a string is part of a context once, the separator is never predicted, and symbols are equally
     likely before the first symbol.
 
-    Attributes:
-        order: Symbols of an n-gram, one more than of its context. 1 is the unigram model. None sets no bound: back-off begins at
-            the longest context that has occurred before.
-        vocab_size: V, the number of tokens.
-        separator: The token that joins strings.
-        smoothing: One of SMOOTHINGS.
-
     Raises:
         UserError: An argument is out of range, or the smoothing is unknown.
     """
 
+    # symbols of an n-gram, one more than of its context. 1 is the unigram model. None sets no bound: back-off begins at
+    # the longest context that has occurred before.
     order: int | None
-    vocab_size: int
-    separator: int
-    smoothing: str = "reserved"
+    vocab_size: int  # V, the number of tokens
+    separator: int  # the token that joins strings
+    smoothing: str = "reserved"  # one of SMOOTHINGS
 
     def __post_init__(self) -> None:
         check_vocabulary(self.vocab_size, self.separator)

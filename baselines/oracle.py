@@ -22,14 +22,10 @@ class Oracle(Baseline):
 
     `predict` recognises an instance by its content, without trailing separators. So a batch may be cut or padded. Positions
     that are not scored have no truth: there the oracle is uniform over the symbols, and zero for vectors.
-
-    Attributes:
-        task: The task of the instances.
-        instances: The instances that it can predict.
     """
 
-    task: Task
-    instances: Instances
+    task: Task  # the task of the instances
+    instances: Instances  # the instances that it can predict
 
     name = "oracle"
     version = 2

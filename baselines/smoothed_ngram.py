@@ -17,12 +17,9 @@ class SmoothedNGram(NGram, Baseline):
 
     It is a default baseline of tasks without a known truth. There the score is the NLL (nats). The paper's back-off gives
     probability zero to new symbols, so each of them would cost the most that is possible.
-
-    Attributes:
-        smoothing: As of `NGram`.
     """
 
-    smoothing: str = "witten-bell"
+    smoothing: str = "witten-bell"  # as of `NGram`
 
     @classmethod
     def defaults(cls, task: Task, instances: Instances) -> list[Self]:

@@ -17,16 +17,12 @@ from regbench.utils.arrays import FloatArray, IntArray
 class Uniform(Baseline):
     """The lower bound: always uniform over all tokens except the separator.
 
-    Attributes:
-        vocab_size: V, the number of tokens.
-        separator: The token that joins strings.
-
     Raises:
         UserError: The separator is outside the vocabulary.
     """
 
-    vocab_size: int
-    separator: int
+    vocab_size: int  # V, the number of tokens
+    separator: int  # the token that joins strings
 
     name = "uniform"
 

@@ -24,6 +24,7 @@ from regbench.leaderboard.tiers import read_evidence
 from regbench.metrics.metric import METRICS
 from regbench.report.content import human_state
 from regbench.results import BaselineRecord, Result, ScoreRecord
+from regbench.tracks import load_track
 from regbench.utils import registry
 from regbench.utils.files import atomic_write
 
@@ -93,12 +94,13 @@ def board(track: str, metrics: tuple[str, ...], share: bool = False, shown: Call
             about = result.architecture
             rest = (f"{about.parameters:,}", human_state(about), str(result.selection.trials))
             rows[name] = [name, *scores(result, metrics), *rest]
-    head = ["architecture", *(METRICS[metric].heading for metric in metrics), "parameters", "state", "trials"]
+    known = load_track(track).metrics
+    head = ["architecture", *(known[metric].heading for metric in metrics), "parameters", "state", "trials"]
     if share:
         head.insert(2, "of Bayes' gain")
         for name, row in rows.items():
             row.insert(2, of_bayes(track, name))
-    sign = METRICS[metrics[0]].sign
+    sign = known[metrics[0]].sign
     return markdown(head, (rows[name] for name in sorted(rows, key=lambda name: -sign * main_score(track, name))))
 
 
@@ -107,7 +109,7 @@ def state_tracking() -> str:
     track = "state-tracking-small-v1"
     metrics = ("longer_accuracy", "parity_accuracy", "s3_accuracy", "a4_accuracy", "token_accuracy")
     rows = [[name, *scores(result, metrics)] for name, result in entries(track).items()]
-    head = ["entry", *(METRICS[metric].heading for metric in metrics)]
+    head = ["entry", *(load_track(track).metrics[metric].heading for metric in metrics)]
     return markdown(head, sorted(rows, key=lambda row: -main_score(track, row[0])))
 
 
@@ -177,7 +179,7 @@ def whole_models() -> str:
     rows = []
     for track in dict.fromkeys(trials.track):
         found = entries(track)
-        main = METRICS[next(iter(found.values())).track.main_score]
+        main = load_track(track).metrics[next(iter(found.values())).track.main_score]
         cells = [f"{main_score(track, of_default_options(track, model)):.3f}" for model in WHOLE]
         plain = [name for name, one in found.items() if one.architecture.name == "transformer" and is_plain(one)]
         best = max(main.sign * main_score(track, name) for name in plain)

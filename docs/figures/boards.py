@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 
@@ -15,7 +16,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from regbench.leaderboard.store import stored_in
-from regbench.metrics.metric import METRICS
+from regbench.metrics.metric import Metric
+from regbench.tracks import load_track
 
 FOLDER = Path(__file__).resolve().parent
 ENTRIES = FOLDER.parents[1] / "leaderboard" / "entries"
@@ -86,12 +88,19 @@ def board(track: str) -> tuple[Dots, str, float]:
         [json.loads(one.path.read_text(encoding="utf-8"))["result"] for one in stored_in(ENTRIES / track)],
         defaultdict(list),
     )
-    main = METRICS[found[0]["track"]["main_score"]]
+    main = main_metric(track)
     for result in found:
         values = [seed["scores"][main.name]["value"] for seed in result["seeds"]]
         dots[result["architecture"]["name"]] += [(value, kind(result["architecture"])) for value in values]
     others = [one["scores"][main.name]["value"] for one in found[0]["baselines"].values() if one["anchor"] != "end"]
     return dict(dots), main.name, main.sign * max(main.sign * value for value in others)
+
+
+@cache
+def main_metric(track: str) -> Metric:
+    """The main score of a track."""
+    made = load_track(track)
+    return made.metrics[made.definition.main_score]
 
 
 def boards(tracks: dict[str, str]) -> dict[str, tuple[Dots, str, float]]:
@@ -107,8 +116,8 @@ def digest(found: object) -> str:
 def order(found: dict[str, tuple[Dots, str, float]]) -> list[str]:
     """The architectures, the best last: by the mean over the boards of the share of those that its best entry leaves behind."""
     places = defaultdict(list)
-    for dots, main, _ in found.values():
-        sign = METRICS[main].sign
+    for track, (dots, _, _) in found.items():
+        sign = main_metric(track).sign
         by_best = sorted(dots, key=lambda name: fmean(sorted((sign * value for value, _ in dots[name]))[-3:]))
         for place, name in enumerate(by_best):
             places[name].append(place / len(by_best))
@@ -120,7 +129,7 @@ def draw(found: dict[str, tuple[Dots, str, float]], tracks: dict[str, str]) -> F
     names = order(found)
     figure = Figure(figsize=(1.4 + 1.75 * len(found), 6.4), layout="constrained")
     panels = figure.subplots(1, len(found), sharey=True)
-    for axes, (track, (dots, main, best)) in zip(panels, found.items(), strict=True):
+    for axes, (track, (dots, _, best)) in zip(panels, found.items(), strict=True):
         for name, seeds in dots.items():
             colours = [COLOURS[what] for _, what in seeds]
             axes.scatter(
@@ -128,8 +137,9 @@ def draw(found: dict[str, tuple[Dots, str, float]], tracks: dict[str, str]) -> F
             )
         axes.axvline(best, color="black", linestyle=(0, (4, 2)), linewidth=1)
         axes.set_title(tracks[track], loc="left", fontsize=10)
-        axes.set(xlabel=METRICS[main].label, yticks=range(len(names)), yticklabels=names, ylim=(-0.7, len(names) - 0.3))
-        if METRICS[main].sign < 0:
+        main = main_metric(track)
+        axes.set(xlabel=main.label, yticks=range(len(names)), yticklabels=names, ylim=(-0.7, len(names) - 0.3))
+        if main.sign < 0:
             axes.invert_xaxis()
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)

@@ -25,8 +25,6 @@ from regbench.utils.registry import BASELINE
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regbench.checks.subject import Leak
-
 TOLERANCE = 1e-6
 """The largest difference between two predictions of one position: sums over other batches round in another way."""
 
@@ -98,49 +96,35 @@ def _options_fault(baseline: Baseline) -> str | None:
 
 def fault_of(baseline: Baseline, io: IO, instances: Instances) -> str | None:
     """What is wrong with its predictions for two instances. The oracle may look at the whole instance."""
+    import torch  # it loads slowly, and baselines that are built in are not checked
+
+    from regbench.checks.subject import depends_on_length, differ, sees_future
+
     few = instances[:2]
+
+    def predict(given: Tensor) -> Tensor:
+        tokens = given.numpy().astype(few.tokens.dtype)
+        return torch.tensor(check_predictions(baseline.predict(tokens), tokens, io))  # a copy: it may be read-only
+
     tokens = few.tokens.copy()
-    predicted = check_predictions(baseline.predict(tokens), tokens, io)
+    predicted = torch.tensor(check_predictions(baseline.predict(tokens), tokens, io))
     if not np.array_equal(tokens, few.tokens):
         return "it writes into the tokens that it is given"
-    if _differ(predicted, check_predictions(baseline.predict(tokens.copy()), tokens, io)):
+    whole = torch.from_numpy(tokens.astype(np.float32 if isinstance(io, VectorIO) else np.int64))
+    if differ(predicted, predict(whole), TOLERANCE):
         return (
             "it predicts something else when called again: it is random, or keeps something from one call to the next"
         )
-    first, last = instances[:1].tokens, few.tokens[-1:]  # the last with the padding that it has in the batch
-    alone = check_predictions(baseline.predict(first.copy()), first, io)
-    behind = check_predictions(baseline.predict(last.copy()), last, io)
-    if _differ(predicted[:1, : first.shape[1]], alone) or _differ(predicted[-1:], behind):
+    length = instances[:1].tokens.shape[1]
+    first, last = whole[:1, :length], whole[-1:]  # the last with the padding that it has in the batch
+    if differ(predicted[:1, :length], predict(first), TOLERANCE) or differ(predicted[-1:], predict(last), TOLERANCE):
         return "its prediction of an instance depends on the others in its batch, or on padding"
-    leak = _sees_future(baseline, io, first) if baseline.anchor != "end" else None
-    return None if leak is None else f"it sees the future: {leak}"
-
-
-def _differ(one: FloatArray, other: FloatArray) -> bool:
-    import torch  # it loads slowly, and baselines that are built in are not checked
-
-    from regbench.checks.subject import differ
-
-    return differ(torch.tensor(one), torch.tensor(other), TOLERANCE)  # copies: an array may be read-only
-
-
-def _sees_future(baseline: Baseline, io: IO, tokens: NDArray[Any]) -> Leak | None:
-    import torch
-
-    from regbench.checks.subject import depends_on_length, sees_future
-
-    def predict(inputs: Tensor) -> Tensor:
-        given = inputs.numpy().astype(tokens.dtype)
-        return torch.from_numpy(check_predictions(baseline.predict(given), given, io))
-
-    length, whole = (
-        tokens.shape[1],
-        torch.from_numpy(tokens.astype(np.float32 if isinstance(io, VectorIO) else np.int64)),
-    )
-    for last in sorted({length // 3, 2 * length // 3, length - 1}):
-        if leak := depends_on_length(predict, whole, last + 1, TOLERANCE):
-            return leak
+    for place in () if baseline.anchor == "end" else sorted({length // 3, 2 * length // 3, length - 1}):
         # Behind the changed token nothing stands: a baseline need not take a text that cannot be.
-        if leak := sees_future(predict, whole[:, : last + 1], io, TOLERANCE, [last]):
-            return leak
+        cut = first[:, : place + 1]
+        leak = depends_on_length(predict, first, place + 1, TOLERANCE) or sees_future(
+            predict, cut, io, TOLERANCE, [place]
+        )
+        if leak:
+            return f"it sees the future: {leak}"
     return None

@@ -77,7 +77,7 @@ def metrics(subject: TaskSubject) -> str | None:
     here = [m for m in position_metrics(task).values() if m.kind == task.io.kind]
     fit = [m.name for m in here if task.knows_truth or not m.needs_truth]
     for name in task.scores:
-        metric, _ = task.group_scores.get(name, (name, None))
+        metric, _ = task.metric_and_group(name)
         if metric not in fit:
             kind = "vectors" if vectors else "tokens" if task.knows_truth else "tokens without a truth"
             over = f"over '{metric}', which is " if metric != name else ""
@@ -117,7 +117,7 @@ def scored(subject: TaskSubject) -> str | None:
     task, test = subject.fresh(), subject.test
     groups = task.groups(test)
     for name in task.scores:
-        _, group = task.group_scores.get(name, (name, None))
+        _, group = task.metric_and_group(name)
         if group is None:
             continue
         if group not in groups:
@@ -215,29 +215,22 @@ def _no_truth(io: TokenIO | VectorIO, part: Instances, truth: Any, start: int) -
     if not isinstance(truth, np.ndarray) or truth.shape != shape or not np.issubdtype(truth.dtype, np.floating):
         return f"truth must give {shape} floating-point numbers, not {_described(truth)}"
 
-    def where(bad: Any) -> str:
-        row, place = np.argwhere(bad)[0]
-        return f"at position {place} of test instance {start + row}"
-
-    unreal = ~np.isfinite(truth).all(-1)
-    if unreal.any():
-        return f"the truth is NaN or infinite {where(unreal)}"
-    stray = ~part.scored & (truth != 0).any(-1)
-    if stray.any():
-        return f"the truth is not zero {where(stray)}, which is not scored"
-    if isinstance(io, VectorIO):
-        return None
-    negative = (truth < 0).any(-1)
-    if negative.any():
-        return f"the truth is negative {where(negative)}"
-    off = part.scored & (np.abs(truth.sum(-1) - 1) > SUM_TOLERANCE)
-    if off.any():
-        row, place = np.argwhere(off)[0]
-        return f"the truth sums to {truth[row, place].sum():.6g}, not 1, {where(off)}"
-    given = np.take_along_axis(truth, part.targets.astype(np.int64)[..., None], -1)[..., 0]
-    never = part.scored & (given == 0)
-    if never.any():
-        return f"the truth gives probability 0 to the token that stands {where(never)}"
+    faults = [
+        (~np.isfinite(truth).all(-1), "is NaN or infinite {where}"),
+        (~part.scored & (truth != 0).any(-1), "is not zero {where}, which is not scored"),
+    ]
+    if isinstance(io, TokenIO):
+        given = np.take_along_axis(truth, part.targets.astype(np.int64)[..., None], -1)[..., 0]
+        faults += [
+            ((truth < 0).any(-1), "is negative {where}"),
+            (part.scored & (np.abs(truth.sum(-1) - 1) > SUM_TOLERANCE), "sums to {sum:.6g}, not 1, {where}"),
+            (part.scored & (given == 0), "gives probability 0 to the token that stands {where}"),
+        ]
+    for wrong, said in faults:
+        if wrong.any():
+            row, place = np.argwhere(wrong)[0]
+            where = f"at position {place} of test instance {start + row}"
+            return f"the truth {said.format(where=where, sum=truth[row, place].sum())}"
     return None
 
 

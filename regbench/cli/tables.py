@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from regbench.metrics.metric import METRICS, Metrics
+from regbench.metrics.metric import METRICS, Metrics, metrics_told
 from regbench.report.table import folded, narrow_table, short, small_error
 from regbench.results import Result
+from regbench.utils.errors import UserError
 
 if TYPE_CHECKING:
     from regbench.sweeps.estimate import Cost
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _COLUMN = len("0.123 ±.456")
 
 
-def result_table(result: Result, metrics: Metrics = METRICS) -> Table:
+def result_table(result: Result, metrics: Metrics) -> Table:
     """The model among the baselines, best first by the track's main score. It is narrow enough for 80 columns."""
     from regbench.report.content import in_hundredths, score_rows  # it loads matplotlib
 
@@ -39,13 +40,17 @@ def result_table(result: Result, metrics: Metrics = METRICS) -> Table:
 
 
 def metrics_of_run(result: Result, folder: Path) -> Metrics:
-    """What the scores of a result are. Scores that a task of the user's own defines are read from its track."""
+    """What the scores of a result are: built in, as its track says, or, where the track is gone, as their names tell."""
     if set(result.metrics) <= METRICS.keys():
         return METRICS
     from regbench.config import read_run
-    from regbench.tracks import load_track
+    from regbench.tracks import load_track, track_names
 
-    return load_track(read_run(folder).track).metrics
+    track = result.track.name
+    try:
+        return load_track(track if track in track_names() else read_run(folder).track).metrics
+    except UserError:
+        return metrics_told(result)
 
 
 def sweep_table(track: str, rows: Sequence[Chosen]) -> Table:

@@ -18,43 +18,29 @@ from regbench.utils.files import cache_root, keep_arrays, kept_arrays
 
 
 class Instance(TypedDict):
-    """One sequence. A `DataLoader` of `Instances` puts such dictionaries into batches of the length L.
+    """One sequence. A `DataLoader` of `Instances` puts such dictionaries into batches of the length L."""
 
-    Attributes:
-        tokens: (L,) int64, padded on the right. Of vectors (L, D) float32.
-        targets: What is to be predicted, as the tokens.
-        scored: (L,) bool, the positions that count.
-        length: The number of real tokens.
-    """
-
-    tokens: NDArray[Any]
-    targets: NDArray[Any]
-    scored: NDArray[np.bool_]
-    length: int
+    tokens: NDArray[Any]  # (L,) int64, padded on the right. Of vectors (L, D) float32
+    targets: NDArray[Any]  # what is to be predicted, as the tokens
+    scored: NDArray[np.bool_]  # (L,) bool, the positions that count
+    length: int  # the number of real tokens
 
 
 @dataclass(frozen=True, eq=False)  # arrays have no one truth value
 class Instances:
-    """N sequences, padded on the right to a common length L. `instances[0]` is one, `instances[:8]` are several.
+    """N sequences, padded on the right to a common length L. `instances[0]` is one, `instances[:8]` are several."""
 
-    Attributes:
-        tokens: (N, L) in the smallest unsigned integer type. Where a token is a vector, (N, L, D) float32.
-        lengths: (N,) the number of real tokens of each instance. The rest of a row is padding.
-        scored: (N, L) bool, the positions that count.
-        generator: Name and version of the task that made them, e.g. "pfa/1".
-        truth: The hidden values from which the task computes the true distributions, by name, each (N, ...). Instances may
-            share a problem, as queries share a prompt, or windows a document; see `problem`.
-        truth_at: The same, with a value for each position, each (N, L, ...).
-        answers: (N, L), the targets, where a task does not show them: in their place the tokens have a blank, and no predictor
-            ever sees them. None: the tokens are the targets.
-    """
-
-    tokens: NDArray[Any]
-    lengths: IntArray
-    scored: np.ndarray[Any, np.dtype[np.bool_]]
-    generator: str
+    tokens: NDArray[Any]  # (N, L) in the smallest unsigned integer type. Where a token is a vector, (N, L, D) float32.
+    lengths: IntArray  # (N,) the number of real tokens of each instance. The rest of a row is padding.
+    scored: np.ndarray[Any, np.dtype[np.bool_]]  # (N, L) bool, the positions that count
+    generator: str  # name and version of the task that made them, e.g. "pfa/1"
+    # the hidden values from which the task computes the true distributions, by name, each (N, ...). Instances may share
+    # a problem, as queries share a prompt, or windows a document; see `problem`.
     truth: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    # the same, with a value for each position, each (N, L, ...)
     truth_at: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    # (N, L), the targets, where a task does not show them: in their place the tokens have a blank, and no predictor
+    # ever sees them. None: the tokens are the targets.
     answers: NDArray[Any] | None = None
 
     @property

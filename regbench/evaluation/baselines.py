@@ -133,7 +133,7 @@ def baseline_key(baseline: Baseline, track: Track, instances: Instances) -> str:
         "options": baseline.options,
         "instances": instances.fingerprint,
         "task": [track.definition.task, task.parameters.model_dump(mode="json"), task.version, track.task_code],
-        "scores": [[name, task.group_scores.get(name)] for name in task.scores],
+        "scores": [[name, task.group_scores.get(name, ())[:2] or None] for name in task.scores],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
 

@@ -19,12 +19,12 @@ from regbench.leaderboard.overview import Cell, Overview, about, overview
 from regbench.leaderboard.rank import ABOUT_TIERS, FIRST, TIES, Board, Row
 from regbench.leaderboard.table import as_words
 from regbench.leaderboard.tiers import TIERS, Evidence
+from regbench.metrics.metric import Metric
 from regbench.report.content import (
     about_normalized,
     axis,
     baseline_series,
     human_seconds,
-    label,
     metric_words,
     points,
 )
@@ -90,6 +90,7 @@ def chart_data(boards: Mapping[str, Board]) -> dict[str, Any]:
 def _section(board: Board, name: str) -> dict[str, Any]:
     """What the template shows of a board; `name`: the id of its section."""
     anchors: dict[str | None, str] = {row.anchor: row.name for row in board.rows if row.anchor}
+    main = board.known[board.main_score]
     heads = [
         ("rank", "Rank among entries. A range is a tie. In brackets: provisional.", "ascending", "rank"),
         ("entry", "A name leads to the command that trains the entry again.", "ascending", "name"),
@@ -97,21 +98,23 @@ def _section(board: Board, name: str) -> dict[str, Any]:
     for words in (metric_words(board.known[metric]) for metric in board.metrics):
         first = "descending" if words["higher"] else "ascending"
         heads.append((f"{words['label']}\u00a0{words['arrow']}", words["meaning"], first, "score"))
-    heads.append(("normalized score", about_normalized(board.main_score, anchors), "descending", "normalized"))
+    heads.append(("normalized score", about_normalized(main, anchors), "descending", "normalized"))
     return {
         "id": name,
         "board": board,
         "stem": quote(board.track, safe=""),
         "heads": [dict(zip(("name", "meaning", "first", "kind"), head, strict=True)) for head in (*heads, *_FACTS)],
         "by_what": axis(board.entries[0].result, board.main_score, unit=False),
-        "entries": {row.name: _words(row.entry, row.evidence) for row in board.rows if row.entry and row.evidence},
+        "entries": {
+            row.name: _words(row.entry, row.evidence, main) for row in board.rows if row.entry and row.evidence
+        },
     }
 
 
-def _words(entry: Entry, evidence: Evidence) -> dict[str, Any]:
+def _words(entry: Entry, evidence: Evidence, main: Metric) -> dict[str, Any]:
     """What the template shows of an entry. A line may break between the pieces of its name."""
     pieces = re.findall(r"[+]?[^_+-]+[_-]?|[_+-]", entry.name)
-    facts, a = {"tier": evidence.about, **_facts(entry)}, entry.result.architecture
+    facts, a = {"tier": evidence.about, **_facts(entry, main)}, entry.result.architecture
     more = (
         f"{a.name} {a.source} {as_words(a.options)} {_machine(entry)}"  # what a row can be found by besides its cells
     )
@@ -127,15 +130,15 @@ def _links(entry: Entry) -> list[tuple[str, str]]:
     return [(paper if what == "paper" else place, place) for what, place in links.items()]
 
 
-def _facts(entry: Entry) -> dict[str, str]:
+def _facts(entry: Entry, main: Metric) -> dict[str, str]:
     result = entry.result
-    a, e, main = result.architecture, result.environment, result.track.main_score
+    a, e = result.architecture, result.environment
     seconds = sum(seed.seconds for seed in result.seeds)
     return {
         "architecture": f"{a.name} ({a.source}, SHA-256 {a.source_sha256[:12]})",
         "options": as_words(a.options),
         "training": as_words(result.training),
-        f"{label(main)} by seed": ", ".join(f"{seed.seed}: {seed.scores[main].value:.4f}" for seed in result.seeds),
+        f"{main.label} by seed": ", ".join(f"{seed.seed}: {seed.scores[main.name].value:.4f}" for seed in result.seeds),
         "tokens": f"{result.tokens:,} a seed, {human_seconds(seconds)} of training in all",
         "selection": f"{result.selection.trials:,} configurations tried, on {result.selection.split}",
         "machine": f"{_machine(entry)}, {e.threads} thread{'s' * (e.threads != 1)}, {e.precision}",

@@ -30,7 +30,7 @@ from regbench.leaderboard.store import kept, stored_in
 from regbench.leaderboard.tiers import Evidence, read_evidence
 from regbench.leaderboard.verify import verify_entry
 from regbench.metrics.reach import reach_words, reached
-from regbench.report.content import human_state, in_hundredths, label
+from regbench.report.content import human_state, in_hundredths
 from regbench.results import BaselineRecord, Result
 from regbench.sweeps.file import Plot
 from regbench.sweeps.plot import picture as draw
@@ -195,7 +195,7 @@ def _holds(path: Path, text: bytes) -> bool:
 
 def markdown(board: Board) -> str:
     """`<track>.md`: the ranking, and what its figures mean."""
-    main = label(board.main_score)
+    main = board.known[board.main_score].label
     anchors = {row.anchor: row.name for row in board.rows if row.anchor}
     normalized = ""
     if {"start", "end"} <= set(anchors):
@@ -311,7 +311,7 @@ def _track_row(track: Track, board: Board) -> dict[str, str]:
         "training instances": f"{splits.train:,}",
         "training tokens": f"{track.definition.budget.train_tokens:,}",
         "test instances": f"{splits.test:,}",
-        "ranked by": label(track.definition.main_score),
+        "ranked by": track.metrics[track.definition.main_score].label,
     }
     return row | _board_row(board)
 

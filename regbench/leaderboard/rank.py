@@ -14,7 +14,7 @@ from regbench.leaderboard.entry import Entry, sample_of
 from regbench.leaderboard.spread import Priors, fit_priors
 from regbench.leaderboard.standing import FULL, budget_share, percent
 from regbench.leaderboard.tiers import Evidence, Tier
-from regbench.metrics.metric import METRICS, Metric, Metrics
+from regbench.metrics.metric import METRICS, Metric, Metrics, metrics_told
 from regbench.metrics.scores import normalized_scores
 from regbench.metrics.significance import SIGNIFICANCE, Prior, ahead, default_prior
 from regbench.results import BaselineRecord, ScoreRecord
@@ -206,8 +206,8 @@ def _board(
     first = entries[0]
     digest, main = first.result.track.digest, first.result.track.main_score
     track = todays_track(first.track, own)
-    described = METRICS if track is None else Metrics(METRICS | track.metrics)
-    known = Metrics({name: described[name] for name in first.metrics})
+    known = metrics_told(first.result)
+    known |= {} if track is None else {name: track.metrics[name] for name in known if name in track.metrics}
     sign = known[main].sign
     baselines = {name: record for e in entries for name, record in e.result.baselines.items()}
     if track is not None:
@@ -249,12 +249,23 @@ def _board(
         track=first.track,
         summary=track_names().get(first.track, ""),
         digest=digest,
-        metrics=tuple(first.metrics),
+        metrics=_columns(known, main, () if track is None else tuple(track.task.group_scores)),
         known=known,
         n_instances=len(first.instances.counts),
         rows=tuple(rows),
         priors=priors,
     )
+
+
+def _columns(known: Metrics, main: str, groups: tuple[str, ...]) -> tuple[str, ...]:
+    """The main score, then the others by what they are over, and over all positions before groups of them."""
+    order, places = [*METRICS, *known], {name: place for place, name in enumerate(groups)}
+
+    def place(name: str) -> tuple[bool, int, bool, int]:
+        over = known[name].over
+        return name != main, order.index(over), name != over, places.get(name, 0)
+
+    return tuple(sorted(known, key=place))
 
 
 def _learned(seeds: Sequence[float], prior: Prior, metric: Metric) -> tuple[int, int] | None:

@@ -16,7 +16,6 @@ from regbench.leaderboard.entry import Entry, sample_of
 from regbench.leaderboard.spread import prior_of
 from regbench.leaderboard.store import ENTRY_BYTES, Stored, find_board, find_entry, stored_in
 from regbench.leaderboard.table import rows_of
-from regbench.metrics.metric import METRICS
 from regbench.metrics.significance import Prior, Sample
 from regbench.results import ArchitectureRecord, Result, ScoreRecord, SeedRecord, TrackRecord
 from regbench.tracks import Track
@@ -101,12 +100,10 @@ def percent(share: float) -> int:
 def standing_of(result: Result, track: Track) -> Standing | None:
     """The rank by the mean over seeds that a result would have. None where its track has no entries."""
     main = result.track.main_score
-    if main not in METRICS:
-        return None
     entries = [entry for entry in whole_entries(result.track) if budget_share(entry.result, track) >= FULL]
     if not entries:
         return None
-    sign = METRICS[main].sign
+    sign = track.metrics[main].sign
     own = statistics.fmean(seed.scores[main].value for seed in result.seeds)
     ranked = sorted(((entry.name, entry.result.score(main)) for entry in entries), key=lambda e: -sign * e[1].value)
     better = [one for one in ranked if sign * one[1].value > sign * own]

@@ -22,7 +22,7 @@ from regbench.data.instances import Instances
 from regbench.leaderboard.entry import Entry, sample_of, text_of
 from regbench.leaderboard.spread import prior_of
 from regbench.leaderboard.store import Stored
-from regbench.metrics.metric import METRICS
+from regbench.metrics.metric import metrics_told
 from regbench.metrics.significance import Change, compare_splits, seed_error, worst_seed
 from regbench.results import ScoreRecord
 from regbench.tracks import SPLITS, Track
@@ -245,11 +245,12 @@ def _reproduction_faults(entry: Entry, again: Reproduced, track: Track | None) -
     if not all(abs(value) < 1e100 for scores in again.scores for value in scores.values()):
         yield "a score of the second training is beyond measure"
         return
+    known = metrics_told(entry.result) if track is None else track.metrics
     for metric in entry.metrics:
         then = [seed.scores[metric].value for seed in entry.result.seeds]
         now = [scores[metric] for scores in again.scores]
         first, second = statistics.fmean(then), statistics.fmean(now)
-        prior = prior_of(entry.result.track.digest, (METRICS if track is None else track.metrics)[metric])
+        prior = prior_of(entry.result.track.digest, known[metric])
         error, freedom = seed_error((then, now), prior, len(entry.instances.counts), same=True)
         one = entry.instances.over_seeds(metric).stderr
         other = one if again.errors is None else again.errors[metric]
@@ -275,7 +276,8 @@ def is_far(entry: Entry, track: Track | None, scores: Sequence[float]) -> bool:
     main = entry.metrics[0]
     then, counts = sample_of(entry.result.seeds, entry.instances, main), entry.instances.counts_of(main)
     mean = [statistics.fmean(scores)]
-    prior = prior_of(entry.result.track.digest, (METRICS if track is None else track.metrics)[main])
+    known = metrics_told(entry.result) if track is None else track.metrics
+    prior = prior_of(entry.result.track.digest, known[main])
     return any(worst_seed(then, mean, counts, prior, higher_is_better=way, level=SAME).worse for way in (True, False))
 
 

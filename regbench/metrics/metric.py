@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from regbench.results import Result
 from regbench.tasks.base import Task
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError, nearest
@@ -50,31 +51,18 @@ class Rows:
 
 @dataclass(frozen=True)
 class Metric:
-    """A score of predictions: how it is computed, read and drawn. It is the mean of `compute` over positions.
+    """A score of predictions: how it is computed, read and drawn. It is the mean of `compute` over positions."""
 
-    Attributes:
-        name: Its key in `result.json`.
-        label: Its name for people, as in the head of a column.
-        meaning: What it is, in one sentence.
-        higher_is_better: Whether the higher of two values is the better one.
-        limits: The lowest and the highest value that one position can have.
-        log_axis: Whether plots have a logarithmic axis for it.
-        compute: Gives the value at each position.
-        needs: The fields of `Rows` that `compute` reads beside `targets`.
-        kind: The kind of task that it is for, as `kind` of `TokenIO` and `VectorIO`.
-        over: The metric whose `compute` it has. It differs from `name` where only a group of positions counts.
-    """
-
-    name: str
-    label: str
-    meaning: str
-    higher_is_better: bool
-    limits: tuple[float, float]
-    compute: Callable[[Rows], FloatArray]
-    needs: tuple[str, ...] = ("predicted", "truth")
-    log_axis: bool = False
-    kind: Literal["tokens", "vectors"] = "tokens"
-    over: str = ""
+    name: str  # its key in `result.json`
+    label: str  # its name for people, as in the head of a column
+    meaning: str  # what it is, in one sentence
+    higher_is_better: bool  # whether the higher of two values is the better one
+    limits: tuple[float, float]  # the lowest and the highest value that one position can have
+    compute: Callable[[Rows], FloatArray]  # gives the value at each position
+    needs: tuple[str, ...] = ("predicted", "truth")  # the fields of `Rows` that `compute` reads beside `targets`
+    log_axis: bool = False  # whether plots have a logarithmic axis for it
+    kind: Literal["tokens", "vectors"] = "tokens"  # of the tasks that it is for
+    over: str = ""  # the metric whose `compute` it has. It differs from `name` where only a group of positions counts.
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "over", self.over or self.name)
@@ -146,132 +134,96 @@ def _squared(rows: Rows, to: NDArray[Any] | None) -> FloatArray:
     return found
 
 
-_LEGAL = Metric(
-    "legal_accuracy",
-    "legal accuracy",
-    "Share of scored positions whose most likely symbol is one that the language allows (ICLL Eq. 10).",
-    higher_is_better=True,
-    limits=(0.0, 1.0),
-    compute=_legal,
-    needs=("token", "truth"),
-)
-_TOKEN = Metric(
-    "token_accuracy",
-    "token accuracy",
-    "Share of scored positions whose most likely symbol is the one that was sampled.",
-    higher_is_better=True,
-    limits=(0.0, 1.0),
-    compute=_right,
-    needs=("token",),
-)
-_AREA = Metric(
-    "area",
-    "area",
-    "Accuracy rescaled so that chance is 0 and the best possible is 1, averaged over sizes, each of which counts the same.",
-    higher_is_better=True,
-    limits=(-10.0, 2.0),
-    compute=_area,
-    needs=("token", "truth", "chance", "best"),
-)
-_TVD = Metric(
-    "tvd",
-    "TVD",
-    "Total variation distance: half the L1 distance between the predicted and the true distribution (ICLL Eq. 11).",
-    higher_is_better=False,
-    limits=(0.0, 1.0),
-    compute=_tvd,
-)
-_NLL = Metric(
-    "nll",
-    "NLL (nats)",
-    f"Negative log likelihood of the sampled symbol, in nats. Probabilities are raised to {NLL_FLOOR:g} first.",
-    higher_is_better=False,
-    limits=(0.0, -math.log(NLL_FLOOR)),
-    compute=_nll,
-    needs=("token",),
-    log_axis=True,
-)
-_MSE = Metric(
-    "mse",
-    "MSE",
-    "Mean squared difference, over components, from the vector that was sampled.",
-    higher_is_better=False,
-    limits=(0.0, math.inf),
-    compute=lambda rows: _squared(rows, rows.targets),
-    needs=("predicted",),
-    log_axis=True,
-    kind="vectors",
-)
-
-_LONGER = "of states after more symbols than any stretch in training has"
-_ACCURACIES = {
-    "last_two": ("accuracy, last two", "in the answers of the last two examples of each task (CGT Table 1)"),
-    "final": ("accuracy, last value", "of the last value alone, the one after the query (ICLL Figure 3a)"),
-    "label": ("accuracy, query", "of the label of the query alone (TinT section 5.1)"),
-    "in_context": ("accuracy in context", "of the outputs of triggers that have occurred before (Bietti et al. 2023)"),
-    "longer": ("accuracy, longer", _LONGER),
-    **{
-        group.lower().replace("-", "_"): (f"accuracy, {group}", f"{_LONGER}, in {group}")
-        for group in ("parity", "S3", "A4", "A5", "S5", "S5-swaps")
-    },
-}
-"""Token accuracies over groups of positions: their labels, and what they are over."""
-
-_GLOBAL = "TVD over what comes from the global transitions alone: how well training has taught them."
 _ALL = (
-    _AREA,
-    _LEGAL,
-    _TOKEN,
-    *(
-        replace(_TOKEN, name=f"{name}_accuracy", label=label, meaning=f"Token accuracy {over}.")
-        for name, (label, over) in _ACCURACIES.items()
+    Metric(
+        "legal_accuracy",
+        "legal accuracy",
+        "Share of scored positions whose most likely symbol is one that the language allows (ICLL Eq. 10).",
+        higher_is_better=True,
+        limits=(0.0, 1.0),
+        compute=_legal,
+        needs=("token", "truth"),
     ),
-    _TVD,
-    replace(_TVD, name="global_tvd", label="TVD, global", meaning=_GLOBAL),
-    _NLL,
-    replace(
-        _NLL,
-        name="nll_behind_cut",
-        label="NLL after the switch (nats)",
-        meaning="NLL over what follows the first switch.",
+    Metric(
+        "token_accuracy",
+        "token accuracy",
+        "Share of scored positions whose most likely symbol is the one that was sampled.",
+        higher_is_better=True,
+        limits=(0.0, 1.0),
+        compute=_right,
+        needs=("token",),
     ),
-    _MSE,
-    replace(
-        _MSE,
-        name="truth_mse",
-        label="MSE to truth",
-        meaning="Mean squared difference, over components, from the true mean.",
+    Metric(
+        "tvd",
+        "TVD",
+        "Total variation distance: half the L1 distance between the predicted and the true distribution (ICLL Eq. 11).",
+        higher_is_better=False,
+        limits=(0.0, 1.0),
+        compute=_tvd,
+    ),
+    Metric(
+        "nll",
+        "NLL (nats)",
+        f"Negative log likelihood of the sampled symbol, in nats. Probabilities are raised to {NLL_FLOOR:g} first.",
+        higher_is_better=False,
+        limits=(0.0, -math.log(NLL_FLOOR)),
+        compute=_nll,
+        needs=("token",),
+        log_axis=True,
+    ),
+    Metric(
+        "mse",
+        "MSE",
+        "Mean squared difference, over components, from the vector that was sampled.",
+        higher_is_better=False,
+        limits=(0.0, math.inf),
+        compute=lambda rows: _squared(rows, rows.targets),
+        needs=("predicted",),
+        log_axis=True,
+        kind="vectors",
+    ),
+    Metric(
+        "truth_mse",
+        "MSE to truth",
+        "Mean squared difference, over components, from the true mean.",
+        higher_is_better=False,
+        limits=(0.0, math.inf),
         compute=lambda rows: _squared(rows, rows.truth),
-        needs=("predicted", "truth"),
-        over="truth_mse",
+        log_axis=True,
+        kind="vectors",
+    ),
+    Metric(
+        "area",
+        "area",
+        "Accuracy rescaled so that chance is 0 and the best possible is 1, averaged over sizes, each of which counts the same.",
+        higher_is_better=True,
+        limits=(-10.0, 2.0),
+        compute=_area,
+        needs=("token", "truth", "chance", "best"),
     ),
 )
 METRICS = Metrics({metric.name: metric for metric in _ALL})
-"""Every metric, and every group score of the built-in tasks, in the order in which they are shown."""
+"""The built-in metrics, in the order in which they are shown. A task says what its scores over groups of positions are."""
 
-POSITION_METRICS = Metrics({name: metric for name, metric in METRICS.items() if metric.over == name})
-"""Those with a formula of their own. The others are over groups of positions."""
-
-WITHOUT_TRUTH = tuple(name for name, metric in POSITION_METRICS.items() if not metric.needs_truth)
+WITHOUT_TRUTH = tuple(name for name, metric in METRICS.items() if not metric.needs_truth)
 """The metrics that compare a prediction with the sampled token alone."""
 
 
 def position_metrics(task: Task) -> Metrics:
     """The built-in metrics, and those of the task's own."""
-    return Metrics(POSITION_METRICS | {metric.name: metric for metric in task.metrics})
+    return Metrics(METRICS | {metric.name: metric for metric in task.metrics})
 
 
 def metrics_of(task: Task) -> Metrics:
-    """The scores of a task, in its order. A group score that is not built in takes all but its name from its metric."""
+    """The scores of a task, in its order. A score over a group takes all but its name and its words from its metric."""
     if not isinstance(task.metrics, tuple) or not all(isinstance(metric, Metric) for metric in task.metrics):
         raise UserError(
             f"{type(task).__name__}: its metrics must be a tuple of regbench.Metric, not {task.metrics!r:.60}"
         )
-    twice = next((metric.name for metric in task.metrics if metric.name in METRICS), None)
-    if twice is not None:
-        raise UserError(
-            f"{type(task).__name__}: its metric '{twice}' has the name of a built-in score: give it another name"
-        )
+    own = [metric.name for metric in task.metrics]
+    own += [name for name, (over, *_) in task.group_scores.items() if name != over]
+    if twice := next((name for name in own if name in METRICS), None):
+        raise UserError(f"{type(task).__name__}: '{twice}' is the name of a built-in metric: give it another name")
     found, metrics = Metrics(), position_metrics(task)
     for name in task.scores:
         over, group = task.metric_and_group(name)
@@ -279,23 +231,37 @@ def metrics_of(task: Task) -> Metrics:
             known = metrics if group is not None else (*metrics, *task.group_scores)
             fault = f" is over '{over}', no metric" if group is not None else " is no metric or group score"
             raise UserError(f"{type(task).__name__}: the score '{name}'{fault}{nearest(over, known)}")
-        metric = metrics[over]
-        if name in METRICS and METRICS[name].higher_is_better != metric.higher_is_better:
-            raise UserError(
-                f"{type(task).__name__}: the score '{name}' is over '{over}', but of another score of that name "
-                f"{'lower' if metric.higher_is_better else 'higher'} is better; give it another name"
+        found[name] = metrics[over]
+        if group is not None:
+            words = task.group_scores[name][2:] or (
+                _spaced(name),
+                f"{found[name].label} over the group '{group}' alone.",
             )
-        if group is None:
-            found[name] = metric
-            continue
-        label, meaning = name.replace("_", " "), f"{metric.label} over the group '{group}' alone."
-        if name in METRICS:
-            label, meaning = METRICS[name].label, METRICS[name].meaning
-        found[name] = replace(metric, name=name, label=label, meaning=meaning)
+            found[name] = replace(found[name], name=name, label=words[0], meaning=words[1])
     return found
 
 
-def computed(rows: Rows, metrics: Iterable[Metric] = POSITION_METRICS.values()) -> dict[str, FloatArray]:
+def metrics_told(result: Result) -> Metrics:
+    """The scores of a result whose track is not here. "late_nll" is read and drawn as the NLL: its name tells what it is over.
+
+    Where a name tells nothing, the better way is that from the baseline at chance to the one that knows the truth.
+    """
+    found, meaning = Metrics(), "Its track, which is not here, says what it is."
+    for name in result.metrics:
+        kinds = (kind for word in name.split("_") for kind in (word, f"token_{word}"))
+        anchors = {one.anchor: one.scores[name].value for one in result.baselines.values()}
+        higher = anchors.get("end", 0.0) >= anchors.get("start", 0.0)
+        unknown = Metric(name, _spaced(name), meaning, higher, (-1e9, 1e9), _right)
+        over = next((METRICS[kind] for kind in kinds if kind in METRICS), unknown)
+        found[name] = METRICS.get(name) or replace(over, name=name, label=unknown.label, meaning=meaning)
+    return found
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def computed(rows: Rows, metrics: Iterable[Metric] = METRICS.values()) -> dict[str, FloatArray]:
     """By metric its value at every position, S float64: of each metric of this kind whose needs the rows have."""
     kind = "vectors" if rows.token is None else "tokens"
     return {

@@ -61,20 +61,22 @@ def markdown(table: Table) -> str:
     """Makes a Markdown table for each track, in the order in which they were measured."""
     text = ""
     for name, track in table.tracks.items():
-        heads, *rows = [[*s, *d[1:]] for s, d in zip(score_cells(track), difference_cells(track), strict=True)]
+        heads, *rows = [
+            [*s, *d[1:]] for s, d in zip(score_cells(name, track), difference_cells(name, track), strict=True)
+        ]
         text += "\n".join(["", f"### {name}", "", *markdown_table(heads, rows, len(heads)), ""])
     return f"{text}\n"
 
 
-def score_cells(track: TrackTable) -> list[list[str]]:
+def score_cells(name: str, track: TrackTable) -> list[list[str]]:
     """The head, then a row for each baseline with its name and every score, as text."""
-    head = ["baseline", *(f"{label(m)} {'↓' if m in track.losses else '↑'}" for m in track.metrics)]
-    return [head, *([name, *(str(row.scores[m]) for m in track.metrics)] for name, row in track.rows.items())]
+    head = ["baseline", *(f"{label(m, name)} {'↓' if m in track.losses else '↑'}" for m in track.metrics)]
+    return [head, *([one, *(str(row.scores[m]) for m in track.metrics)] for one, row in track.rows.items())]
 
 
-def difference_cells(track: TrackTable) -> list[list[str]]:
+def difference_cells(name: str, track: TrackTable) -> list[list[str]]:
     """The head, then a row for each baseline with its name, its losses less those of the best, and its times, as text."""
-    head = ["baseline", *(f"{label(m)} minus {track.best}" for m in track.losses), "wall time", "processor time"]
+    head = ["baseline", *(f"{label(m, name)} minus {track.best}" for m in track.losses), "wall time", "processor time"]
     rows = [
         [
             name,

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from regbench.metrics.metric import METRICS, Metric, Metrics
 from regbench.metrics.scores import normalized_scores
 from regbench.results import ArchitectureRecord, Curve, Result, ScoreRecord
+from regbench.tracks import load_track, track_names
 
 _DASHES = ("7 3", "2 2.5", "8 3 2 3", "5 2 1.5 2 1.5 2", "12 4")
 _COLOURS = 6
@@ -27,7 +28,7 @@ class ResultRow:
     kind: Literal["baseline", "seed", "model"]
 
 
-def score_rows(result: Result, metrics: Metrics = METRICS) -> list[ResultRow]:
+def score_rows(result: Result, metrics: Metrics) -> list[ResultRow]:
     """The model among the baselines, best first by the main score. Of several seeds: each of them, and their mean."""
     main, name = result.track.main_score, result.architecture.name
     rows: list[tuple[str, Mapping[str, ScoreRecord], Literal["baseline", "seed", "model"]]]
@@ -44,9 +45,9 @@ def score_rows(result: Result, metrics: Metrics = METRICS) -> list[ResultRow]:
     ]
 
 
-def about_normalized(main_score: str, anchors: Mapping[str | None, str]) -> str:
+def about_normalized(main: Metric, anchors: Mapping[str | None, str]) -> str:
     """What the column "normalized score" counts; `anchors` names the baseline at the "start" and the one at the "end"."""
-    return f"By {label(main_score)}: 0 at {anchors.get('start', '—')}, 100 at {anchors.get('end', '—')}."
+    return f"By {main.label}: 0 at {anchors.get('start', '—')}, 100 at {anchors.get('end', '—')}."
 
 
 def metric_words(metric: Metric, axis: str = "", trained: int | None = None) -> dict[str, Any]:
@@ -110,11 +111,12 @@ LOSSES = {"cross_entropy": "cross entropy (nats)"}
 """What a training loss is called where people read it."""
 
 
-def label(name: str) -> str:
-    """The name of a metric or a loss for people. A name without a label is shown with spaces in place of underscores."""
+def label(name: str, track: str = "") -> str:
+    """The name of a score of a track, or of a loss, for people. What nothing describes has spaces in place of underscores."""
     if name in METRICS:
         return METRICS[name].label
-    return LOSSES.get(name, name.replace("_", " "))
+    known = load_track(track).metrics if track and track in track_names() else {}
+    return known[name].label if name in known else LOSSES.get(name, name.replace("_", " "))
 
 
 def as_text(name: str) -> str:

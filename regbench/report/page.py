@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from regbench.metrics.metric import METRICS, Metric, Metrics
+from regbench.metrics.metric import Metric, Metrics, metrics_told
 from regbench.report.content import (
     ResultRow,
     about_normalized,
@@ -45,7 +45,7 @@ def write_report(folder: Path, result: Result, track: Track | None, instance: in
     drawn = draw_instances(folder, result, track, instance)
     if instance is not None and drawn.why_not:
         raise UserError(f"instance {instance} cannot be shown: {drawn.why_not}")
-    metrics = METRICS if track is None else track.metrics
+    metrics = metrics_told(result) if track is None else track.metrics
     trained = None if track is None else track.task.trained
     plot_scores_by_position(result, folder / "score_by_position.png", metrics, trained)
     if result.evaluation is None:
@@ -72,13 +72,14 @@ def track_of(result: Result, own: str | None = None) -> Track | None:
 
 
 def build_report(
-    result: Result, drawn: Drawn | None = None, metrics: Metrics = METRICS, trained: int | None = None
+    result: Result, drawn: Drawn | None = None, metrics: Metrics | None = None, trained: int | None = None
 ) -> str:
     """The page as HTML. The same arguments give the same bytes.
 
-    `trained` is the largest size in training, on a track with an axis of sizes: curves shade the sizes up to it.
+    `metrics` are those of its track, where it is here. `trained` is the largest size in training, on a track with an axis of
+    sizes: curves shade the sizes up to it.
     """
-    drawn = drawn or Drawn()
+    drawn, metrics = drawn or Drawn(), metrics or metrics_told(result)
     main, loss = result.track.main_score, main_loss(result)
     rows = score_rows(result, metrics)
     anchors: dict[str | None, str] = {baseline.anchor: name for name, baseline in result.baselines.items()}
@@ -104,7 +105,7 @@ def build_report(
         score=result.score(main),
         standing=_standing(result, rows, metrics[main]),
         rows=rows,
-        about_normalized=about_normalized(main, anchors) if rows[0].normalized is not None else "",
+        about_normalized=about_normalized(metrics[main], anchors) if rows[0].normalized is not None else "",
         by_what=axis(result, main, unit=False),
         by_tokens=result.seeds[0].curves[main].axis is None,
         why_not=drawn.why_not,

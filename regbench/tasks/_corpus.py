@@ -27,28 +27,20 @@ from regbench.utils.errors import UserError
 
 
 class SourceParameters(base.Parameters):
-    """Where the text comes from, and into how many tokens it is divided.
+    """Where the text comes from, and into how many tokens it is divided."""
 
-    Attributes:
-        source: "stdlib"; a file or folder of .txt, .md, .jsonl or .parquet, as seen from the track's folder; or "c4",
-            "wikipedia" or the name of any dataset on the Hugging Face Hub.
-        config: The dataset's configuration.
-        split: The dataset's split.
-        revision: The dataset's branch, tag or commit.
-        max_documents: The most documents that are read. None: 100,000 of a dataset, all of other sources.
-        text_field: The field of the text, if documents are rows.
-        topic_field: The field of the topic, if documents are rows. None: one topic for each file, and one for a dataset.
-        vocab_size: Tokens, the separator included.
-    """
-
+    # "stdlib"; a file or folder of .txt, .md, .jsonl or .parquet, as seen from the track's folder; or "c4", "wikipedia"
+    # or the name of any dataset on the Hugging Face Hub
     source: str = pydantic.Field(default="stdlib", min_length=1)
-    config: str | None = None
-    split: str = "train"
-    revision: str | None = None
+    config: str | None = None  # the dataset's configuration
+    split: str = "train"  # the dataset's split
+    revision: str | None = None  # the dataset's branch, tag or commit
+    # the most documents that are read. None: 100,000 of a dataset, all of other sources.
     max_documents: int | None = pydantic.Field(default=None, ge=6)
-    text_field: str = "text"
+    text_field: str = "text"  # the field of the text, if documents are rows
+    # the field of the topic, if documents are rows. None: one topic for each file, and one for a dataset.
     topic_field: str | None = None
-    vocab_size: int = pydantic.Field(default=8000, ge=N_BYTES + 1, le=1 << 20)
+    vocab_size: int = pydantic.Field(default=8000, ge=N_BYTES + 1, le=1 << 20)  # tokens, the separator included
     _folder: Path = pydantic.PrivateAttr(default=Path())
 
     @pydantic.model_validator(mode="after")
@@ -89,13 +81,9 @@ class SourceParameters(base.Parameters):
 
 
 class Parameters(SourceParameters):
-    """Where the text comes from, and how long an instance is.
+    """Where the text comes from, and how long an instance is."""
 
-    Attributes:
-        length: Tokens of an instance.
-    """
-
-    length: int = pydantic.Field(default=512, ge=2, le=65_536)
+    length: int = pydantic.Field(default=512, ge=2, le=65_536)  # tokens of an instance
 
     @property
     def max_length(self) -> int:

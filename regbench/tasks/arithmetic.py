@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.data.rng import below, stream, unit
 from regbench.tasks import base as task
+from regbench.tasks._drawn import CertainTask
 from regbench.utils import threads
-from regbench.utils.arrays import FloatArray, IntArray
+from regbench.utils.arrays import IntArray
 
 TIMES, EQUALS, PLUS, MINUS, END, SEPARATOR = range(10, 16)
 """The tokens * = + -, the end of an example (|) and the end of a task (#). The token of a digit is its value."""
@@ -37,25 +38,15 @@ _EXAMPLES = 3  # the stream's purpose
 
 
 class ArithmeticParameters(task.Parameters):
-    """The parameters of `arithmetic`. The defaults are the paper's.
+    """The parameters of `arithmetic`. The defaults are the paper's."""
 
-    Attributes:
-        n_tasks: Tasks in an instance.
-        n_examples: Examples in a task.
-        n_digits: Digits of each of the two numbers.
-        min_a: Coefficient a is uniform over [min_a, max_a).
-        max_a: See min_a.
-        min_b: Coefficient b is uniform over [min_b, max_b).
-        max_b: See min_b.
-    """
-
-    n_tasks: int = pydantic.Field(default=4, ge=1, le=64)
-    n_examples: int = pydantic.Field(default=4, ge=2, le=64)
-    n_digits: int = pydantic.Field(default=3, ge=1, le=6)
-    min_a: float = 0.0
-    max_a: float = 10.0
-    min_b: float = -9.0
-    max_b: float = 10.0
+    n_tasks: int = pydantic.Field(default=4, ge=1, le=64)  # tasks in an instance
+    n_examples: int = pydantic.Field(default=4, ge=2, le=64)  # examples in a task
+    n_digits: int = pydantic.Field(default=3, ge=1, le=6)  # digits of each of the two numbers
+    min_a: float = 0.0  # coefficient a is uniform over [min_a, max_a)
+    max_a: float = 10.0  # see min_a
+    min_b: float = -9.0  # coefficient b is uniform over [min_b, max_b)
+    max_b: float = 10.0  # see min_b
 
     @pydantic.model_validator(mode="after")
     def _answers_fit(self) -> Self:
@@ -89,14 +80,21 @@ class ArithmeticParameters(task.Parameters):
         return self.n_examples * self.example_length + 1
 
 
-class Arithmetic(task.Task):
+class Arithmetic(CertainTask):
     """Linear combinations of two numbers with hidden coefficients; see the module."""
 
     Parameters = ArithmeticParameters
     version = 1
     main_score = "last_two_accuracy"
     scores = ("last_two_accuracy", "token_accuracy", "nll")
-    group_scores: ClassVar[dict[str, tuple[str, str]]] = {"last_two_accuracy": ("token_accuracy", "last_two")}
+    group_scores: ClassVar[dict[str, tuple[str, ...]]] = {
+        "last_two_accuracy": (
+            "token_accuracy",
+            "last_two",
+            "accuracy, last two",
+            "Token accuracy in the answers of the last two examples of each task (CGT Table 1).",
+        )
+    }
     progress_label = "examples of the task before"
     parameters: ArithmeticParameters
 
@@ -125,10 +123,6 @@ class Arithmetic(task.Task):
         example, place = np.minimum(at // p.example_length, p.n_examples - 1), at % p.example_length
         last = at == p.task_length - 1
         return example, (place >= p.answer_start) & (place < p.answer_start + p.answer_length) & ~last
-
-    def truth(self, instances: Instances) -> FloatArray:
-        """(N, L, V): every scored token has probability 1."""
-        return task.certain(instances, self.io.vocab_size, instances.tokens[instances.scored])
 
     def identities(self, instances: Instances) -> list[bytes]:
         """The coefficients of each instance."""

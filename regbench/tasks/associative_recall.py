@@ -28,36 +28,37 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
-from regbench.tasks.distinct import first_distinct
+from regbench.tasks._drawn import CertainTask, first_distinct
+from regbench.tasks._occurrences import occurrences
 from regbench.utils import threads
-from regbench.utils.arrays import FloatArray, IntArray
-from regbench.utils.errors import UserError
+from regbench.utils.arrays import IntArray
 
 _VALUES, _PAIRS = 6, 7  # the streams' purposes
 
 
 class AssociativeRecallParameters(task.Parameters):
-    """The parameters of `associative_recall`. The defaults are the paper's.
+    """The parameters of `associative_recall`. The defaults are the paper's."""
 
-    Attributes:
-        n_keys: The number of keys.
-        n_values: The number of values.
-        n_pairs: Pairs before the query.
-    """
-
-    n_keys: int = pydantic.Field(default=19, ge=2, le=4096)
-    n_values: int = pydantic.Field(default=19, ge=2, le=4096)
-    n_pairs: int = pydantic.Field(default=191, ge=1, le=32_768)
+    n_keys: int = pydantic.Field(default=19, ge=2, le=4096)  # the number of keys
+    n_values: int = pydantic.Field(default=19, ge=2, le=4096)  # the number of values
+    n_pairs: int = pydantic.Field(default=191, ge=1, le=32_768)  # pairs before the query
 
 
-class AssociativeRecall(task.Task):
+class AssociativeRecall(CertainTask):
     """Values that have to be remembered by their keys; see the module."""
 
     Parameters = AssociativeRecallParameters
     version = 1
     main_score = "final_accuracy"
     scores = ("final_accuracy", "token_accuracy", "nll")
-    group_scores: ClassVar[dict[str, tuple[str, str]]] = {"final_accuracy": ("token_accuracy", "final")}
+    group_scores: ClassVar[dict[str, tuple[str, ...]]] = {
+        "final_accuracy": (
+            "token_accuracy",
+            "final",
+            "accuracy, last value",
+            "Token accuracy of the last value alone, the one after the query (ICLL Figure 3a).",
+        )
+    }
     progress_label = "pairs since the key last occurred"
     parameters: AssociativeRecallParameters
 
@@ -71,11 +72,6 @@ class AssociativeRecall(task.Task):
     def generate(self, splits: task.Splits, split: str) -> Instances:
         """The instances of one split. No two instances of any splits have the same map from keys to values."""
         p, first = self.parameters, splits.first(split)
-        if p.n_values**p.n_keys < splits.total:
-            raise UserError(
-                f"{p.n_keys} keys with {p.n_values} values have {p.n_values**p.n_keys:,} maps, "
-                f"and each of the {splits.total:,} instances needs its own: take more keys or values"
-            )
 
         def draw(start: int, n: int) -> NDArray[Any]:
             values = np.empty((n, p.n_keys), np.min_scalar_type(self.io.separator))
@@ -91,15 +87,12 @@ class AssociativeRecall(task.Task):
 
     def _distances(self, tokens: NDArray[Any]) -> NDArray[np.int32]:
         """(N, L): at each value whose key has occurred, the number of pairs since then; -1 elsewhere."""
+        last, query = occurrences(tokens, self.io.vocab_size)[0][:, :-1], self.io.max_length - 3
+        key = np.arange(last.shape[1])
+        pairs = (key - (key > query)) // 2  # the query is one token before the last pair
         distances = np.full(tokens.shape, -1, np.int32)
-        threads.share(_measure, len(tokens), self.parameters.n_keys, tokens, distances)
+        distances[:, 1:] = np.where((tokens[:, :-1] < self.parameters.n_keys) & (last >= 0), pairs - last // 2 - 1, -1)
         return distances
-
-    def truth(self, instances: Instances) -> FloatArray:
-        """(N, L, V): at every scored position the value of the key before it has probability 1."""
-        rows, places = np.nonzero(instances.scored)
-        keys = instances.tokens[rows, places - 1]
-        return task.certain(instances, self.io.vocab_size, instances.truth["values"][rows, keys])
 
     def identities(self, instances: Instances) -> list[bytes]:
         """The map of each instance."""
@@ -162,19 +155,3 @@ def _sample(begin, end, seed, places, values, query, tokens):  # type: ignore[no
                 n_shown += 1
         key = shown[below(rng, n_shown)]
         tokens[n, last], tokens[n, last + 1], tokens[n, last + 2] = query, key, values[n, key]
-
-
-@njit(cache=True, nogil=True)
-def _measure(begin, end, n_keys, tokens, distances):  # type: ignore[no-untyped-def]
-    """Fills distances (N, L), which hold -1, after every key that has occurred."""
-    last = np.empty(n_keys, np.int64)
-    for n in range(begin, end):
-        last[:] = -1
-        pair = 0
-        for t in range(tokens.shape[1] - 1):
-            key = tokens[n, t]
-            if key < n_keys:
-                if last[key] >= 0:
-                    distances[n, t + 1] = pair - last[key] - 1
-                last[key] = pair
-                pair += 1

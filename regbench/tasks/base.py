@@ -46,30 +46,17 @@ class Splits:
         order = ("test", "validation", "train")
         return sum(self.size(name) for name in order[: order.index(split)])
 
-    @property
-    def total(self) -> int:
-        """The number of instances of all splits."""
-        return self.train + self.validation + self.test
-
 
 @dataclass(frozen=True)
 class TokenIO:
-    """Tokens in, distributions over tokens out.
+    """Tokens in, distributions over tokens out."""
 
-    Attributes:
-        vocab_size: V, the number of tokens. The separator is one of them.
-        separator: The token that begins every model's input and pads instances on the right.
-        max_length: The length of the longest instance that the task can make.
-        names: How each token is shown to people, V strings.
-        bottleneck: A token after which a model sees one vector alone: its own output where it reads this token. All later tokens
-            are predicted from this vector and from their distance to it. None: there is no such token.
-        kind: "tokens".
-    """
-
-    vocab_size: int
-    separator: int
-    max_length: int
-    names: tuple[str, ...]
+    vocab_size: int  # V, the number of tokens. The separator is one of them.
+    separator: int  # the token that begins every model's input and pads instances on the right
+    max_length: int  # the length of the longest instance that the task can make
+    names: tuple[str, ...]  # how each token is shown to people, V strings
+    # a token after which a model sees one vector alone: its own output where it reads this token. All later tokens are
+    # predicted from this vector and from their distance to it. None: there is no such token.
     bottleneck: int | None = None
     kind: ClassVar[str] = "tokens"
 
@@ -87,22 +74,14 @@ class TokenIO:
 
 @dataclass(frozen=True)
 class VectorIO:
-    """Vectors in, vectors out. A token is a vector `(d_in,)`. Its last `d_out` components are predicted.
+    """Vectors in, vectors out. A token is a vector `(d_in,)`. Its last `d_out` components are predicted."""
 
-    Attributes:
-        d_in: Components of a vector.
-        d_out: Components that are predicted.
-        max_length: The length of the longest instance that the task can make, in vectors.
-        separator: The value of every component of the vector that begins every model's input and pads on the right.
-        bottleneck: None: only tasks of tokens have one.
-        kind: "vectors".
-    """
-
-    d_in: int
-    d_out: int
-    max_length: int
+    d_in: int  # components of a vector
+    d_out: int  # components that are predicted
+    max_length: int  # the length of the longest instance that the task can make, in vectors
+    # the value of every component of the vector that begins every model's input and pads on the right
     separator: ClassVar[float] = 0.0
-    bottleneck: ClassVar[None] = None
+    bottleneck: ClassVar[None] = None  # only tasks of tokens have one
     kind: ClassVar[str] = "vectors"
 
     @property
@@ -115,35 +94,29 @@ IO = TokenIO | VectorIO
 
 
 class Task(ABC):
-    """A family of problem instances. A subclass is named by its file, and made as `TheTask(parameters)`.
+    """A family of problem instances. A subclass is named by its file, and made as `TheTask(parameters)`."""
 
-    Attributes:
-        Parameters: The class of the task's parameters.
-        version: A whole number. Raise it when the same seed gives other bytes, or another truth, other groups or progress. It is
-            part of every fingerprint and cache key.
-        main_score: The score that ranks, one of `scores`.
-        scores: Names of metrics (see `regbench.metrics.metric`), of `metrics`, or of `group_scores`.
-        metrics: Metrics of the task's own, beside the built-in ones.
-        group_scores: Scores of the task's own: name -> (metric, group). Each is a metric over one of the task's `groups`.
-        progress_label: What `progress` counts: the label of a curve's axis.
-        knows_truth: Whether the task has a `truth`. If not, only "nll" and "token_accuracy" can be asked for, `truth` is never
-            called, and of each prediction no more is kept than these two need.
-        portable: Whether instances follow from the code and the parameters alone. Instances that are cut from text of the
-            user's machine do not. Then `source_name` and `source_digest` tell which text it is, and a track cannot be frozen.
-        test_is_harder: Whether the test split is harder by design, such as by longer instances. An entry's test loss may then be
-            far above its validation loss.
-        parameters: The parameters of this task.
-    """
-
-    Parameters: ClassVar[type[Parameters]]
+    Parameters: ClassVar[type[Parameters]]  # the class of the task's parameters
+    # a whole number. Raise it when the same seed gives other bytes, or another truth, other groups or progress. It is
+    # part of every fingerprint and cache key.
     version: ClassVar[int]
-    main_score: ClassVar[str]
+    main_score: ClassVar[str]  # the score that ranks, one of `scores`
+    # names of metrics (see `regbench.metrics.metric`), of `metrics`, or of `group_scores`
     scores: ClassVar[tuple[str, ...]]
+    # metrics of the task's own, beside the built-in ones
     metrics: ClassVar[tuple[Any, ...]] = ()  # of `Metric`, whose room is above this one
-    group_scores: ClassVar[Mapping[str, tuple[str, str]]] = {}
-    progress_label: ClassVar[str] = ""
+    # scores of the task's own: name -> (metric, group). Each is a metric over one of the task's `groups`. A label and a
+    # sentence of what it is may follow, for tables and pages.
+    group_scores: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    progress_label: ClassVar[str] = ""  # what `progress` counts: the label of a curve's axis
+    # whether the task has a `truth`. If not, only "nll" and "token_accuracy" can be asked for, `truth` is never called,
+    # and of each prediction no more is kept than these two need.
     knows_truth: ClassVar[bool] = True
+    # whether instances follow from the code and the parameters alone. Instances that are cut from text of the user's
+    # machine do not. Then `source_name` and `source_digest` tell which text it is, and a track cannot be frozen.
     portable: ClassVar[bool] = True
+    # whether the test split is harder by design, such as by longer instances. An entry's test loss may then be far
+    # above its validation loss.
     test_is_harder: ClassVar[bool] = False
 
     def __init__(self, parameters: Any) -> None:
@@ -167,7 +140,8 @@ class Task(ABC):
 
     def metric_and_group(self, score: str) -> tuple[str, str | None]:
         """The metric of one of `scores`, and the group that it is over. None: it is over all scored positions."""
-        return self.group_scores.get(score, (score, None))
+        over, group, *_ = self.group_scores.get(score, (score, None))
+        return over, group
 
     @property
     def topic_names(self) -> tuple[str, ...]:
@@ -262,13 +236,6 @@ class Task(ABC):
         return ("  " if isinstance(io, TokenIO) else "\n").join(parts)
 
 
-def certain(instances: Instances, vocab_size: int, tokens: NDArray[Any]) -> FloatArray:
-    """A truth without chance, (N, L, V): at the P scored positions the given tokens, (P,), have probability 1."""
-    truth = np.zeros((*instances.scored.shape, vocab_size))
-    truth[*np.nonzero(instances.scored), tokens] = 1.0
-    return truth
-
-
 def _vector(vector: FloatArray) -> str:
     """The numbers of a vector (D,) with two decimals, in columns."""
     return " ".join(f"{value:6.2f}" for value in vector)
@@ -292,10 +259,13 @@ def unfinished(cls: type[Any]) -> str | None:
     scores, groups = getattr(cls, "scores", None), cls.group_scores
     if not isinstance(scores, tuple) or not scores or not all(isinstance(score, str) for score in scores):
         return f"its scores must be a tuple of names, not {scores!r}"
-    if not isinstance(groups, Mapping) or not all(_is_pair(pair) for pair in groups.values()):
-        return "its group_scores must be a dictionary from a name to a metric and a group, both names"
+    if not isinstance(groups, Mapping) or not all(_names_a_group(one) for one in groups.values()):
+        return (
+            "its group_scores must be a dictionary from a name to a metric and a group, both names, or to these, a label and a "
+            "sentence"
+        )
     return None
 
 
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(name, str) for name in value)
+def _names_a_group(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) in (2, 4) and all(isinstance(text, str) for text in value)

@@ -41,37 +41,30 @@ from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
 from regbench.tasks import base as task
-from regbench.tasks.bigram_chain import bigrams, chains, contexts, earlier_occurrences
+from regbench.tasks._occurrences import occurrences
+from regbench.tasks.bigram_chain import bigrams, chains, contexts
 from regbench.utils.arrays import FloatArray, IntArray
-from regbench.utils.errors import UserError
 
 _NAMES = (string.ascii_letters + string.digits + string.punctuation).replace("|", "")
 _LAST = 32  # the most earlier occurrences in a curve: one of more than 64 steps would merge the first few
 
 
 class BigramParameters(task.Parameters):
-    """The parameters of `bigram`. The defaults are the paper's, except that it has 65 symbols.
+    """The parameters of `bigram`. The defaults are the paper's, except that it has 65 symbols."""
 
-    Attributes:
-        n_symbols: N, the number of symbols.
-        n_triggers: K, the triggers of an instance.
-        length: Symbols in an instance.
-        triggers: "random": each instance draws its triggers from pi_q. "fixed": the most frequent symbols by pi_q.
-        first_trigger: With fixed triggers, how many symbols are more frequent than all of them.
-        outputs: "uniform": over the symbols that are not triggers. "bigrams": by the row of pi_b of their trigger, without
-            triggers. The best predictor is then unknown, unless outputs alone are scored.
-        bigrams_seed: The seed of the global table pi_b.
-        predict: "all": outputs and symbols drawn from the table are scored, and trained on. "outputs": outputs alone, from
-            the second occurrence of their trigger on. What followed it before is then always right.
-    """
-
-    n_symbols: int = pydantic.Field(default=64, ge=3, le=len(_NAMES))
-    n_triggers: int = pydantic.Field(default=5, ge=1)
-    length: int = pydantic.Field(default=256, ge=2, le=65536)
+    n_symbols: int = pydantic.Field(default=64, ge=3, le=len(_NAMES))  # N, the number of symbols
+    n_triggers: int = pydantic.Field(default=5, ge=1)  # K, the triggers of an instance
+    length: int = pydantic.Field(default=256, ge=2, le=65536)  # symbols in an instance
+    # "random": each instance draws its triggers from pi_q. "fixed": the most frequent symbols by pi_q.
     triggers: Literal["random", "fixed"] = "random"
+    # with fixed triggers, how many symbols are more frequent than all of them
     first_trigger: int = pydantic.Field(default=0, ge=0)
+    # "uniform": over the symbols that are not triggers. "bigrams": by the row of pi_b of their trigger, without
+    # triggers. The best predictor is then unknown, unless outputs alone are scored.
     outputs: Literal["uniform", "bigrams"] = "uniform"
-    bigrams_seed: int = pydantic.Field(default=0, ge=0, lt=2**63)
+    bigrams_seed: int = pydantic.Field(default=0, ge=0, lt=2**63)  # the seed of the global table pi_b
+    # "all": outputs and symbols drawn from the table are scored, and trained on. "outputs": outputs alone, from the
+    # second occurrence of their trigger on. What followed it before is then always right.
     predict: Literal["all", "outputs"] = "all"
 
     @pydantic.model_validator(mode="after")
@@ -95,9 +88,19 @@ class Bigram(task.Task):
     version = 1
     main_score = "nll"
     scores = ("nll", "in_context_accuracy", "global_tvd", "tvd")
-    group_scores: ClassVar[dict[str, tuple[str, str]]] = {
-        "in_context_accuracy": ("token_accuracy", "in_context"),
-        "global_tvd": ("tvd", "global"),
+    group_scores: ClassVar[dict[str, tuple[str, ...]]] = {
+        "in_context_accuracy": (
+            "token_accuracy",
+            "in_context",
+            "accuracy in context",
+            "Token accuracy of the outputs of triggers that have occurred before (Bietti et al. 2023).",
+        ),
+        "global_tvd": (
+            "tvd",
+            "global",
+            "TVD, global",
+            "TVD over what comes from the global transitions alone: how well training has taught them.",
+        ),
     }
     progress_label = "earlier occurrences of the symbol before"
     parameters: BigramParameters
@@ -108,7 +111,6 @@ class Bigram(task.Task):
             # Of other tasks the class says what is scored. Here the parameters do.
             self.main_score = "in_context_accuracy"  # type: ignore[misc]
             self.scores = ("in_context_accuracy", "nll")  # type: ignore[misc, assignment]
-            self.group_scores = {"in_context_accuracy": ("token_accuracy", "in_context")}  # type: ignore[misc]
 
     @property
     def io(self) -> task.TokenIO:
@@ -131,10 +133,6 @@ class Bigram(task.Task):
         truth = {"triggers": triggers, "outputs": outputs}
         instances = Instances.unpadded(tokens, np.ones(tokens.shape, np.bool_), f"bigram/{self.version}", truth)
         groups = self.groups(instances)
-        if not groups["in_context"].any():
-            raise UserError(
-                f"bigram: in the {split} split no trigger occurs twice in an instance, so there is nothing to score"
-            )
         scored = groups["in_context"] if p.predict == "outputs" else groups["in_context"] | groups["global"]
         return replace(instances, scored=scored)
 
@@ -168,10 +166,14 @@ class Bigram(task.Task):
         pairs = np.concatenate([instances.truth["triggers"], instances.truth["outputs"]], axis=1)
         return [row.tobytes() for row in pairs]
 
+    def _earlier(self, instances: Instances) -> IntArray:
+        """(N, L): how often the symbol before a position has occurred before. It is 0 at the first position."""
+        return np.pad(occurrences(instances.tokens, self.io.vocab_size)[1][:, :-1], ((0, 0), (1, 0)))
+
     def groups(self, instances: Instances) -> dict[str, NDArray[np.bool_]]:
         """`in_context`: outputs of triggers that have occurred before. `global`: symbols drawn from pi_b or pi_1."""
         after = self._after_trigger(instances) >= 0
-        earlier = earlier_occurrences(instances.tokens, self.parameters.n_symbols)
+        earlier = self._earlier(instances)
         return {"in_context": after & (earlier > 0), "global": ~after}
 
     def progress(self, instances: Instances) -> IntArray:
@@ -179,7 +181,7 @@ class Bigram(task.Task):
 
         It is 0 at the first position. Outputs count as in context from 1 on.
         """
-        earlier = earlier_occurrences(instances.tokens, self.parameters.n_symbols)
+        earlier = self._earlier(instances)
         return np.where(earlier <= _LAST, earlier, -1)
 
     def statistics(self, instances: Instances) -> dict[str, float]:

@@ -14,7 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from regbench.data.rng import below, stream, unit
-from regbench.tasks.distinct import first_distinct
+from regbench.tasks._drawn import first_distinct
 from regbench.utils import threads
 from regbench.utils.arrays import FloatArray, IntArray
 
@@ -158,21 +158,3 @@ def _walk(begin, end, seed, places, cumulative, triggers, outputs, tokens):  # t
             if following < 0:
                 following = _next(rng, cumulative[last])
             tokens[m, t] = last = following
-
-
-def earlier_occurrences(tokens: NDArray[Any], n_symbols: int) -> IntArray:
-    """(M, L): how often the symbol before a position has occurred before. It is 0 at the first position."""
-    earlier = np.zeros(tokens.shape, np.int32)
-    _count_earlier(tokens, n_symbols, earlier)
-    return earlier
-
-
-@njit(cache=True, nogil=True)
-def _count_earlier(tokens, n_symbols, earlier):  # type: ignore[no-untyped-def]
-    """Fills earlier (M, L), zero before; see `earlier_occurrences`."""
-    for m in range(len(tokens)):
-        times = np.zeros(n_symbols + 1, np.int32)
-        for t in range(1, tokens.shape[1]):
-            last = tokens[m, t - 1]
-            earlier[m, t] = times[last]
-            times[last] += 1

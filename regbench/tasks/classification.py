@@ -41,18 +41,13 @@ _SHORTEST = 8  # excerpts that a document must have room for, so that those of a
 
 
 class ClassificationParameters(_corpus.SourceParameters):
-    """The parameters of `classification`, beside those of the text.
+    """The parameters of `classification`, beside those of the text."""
 
-    Attributes:
-        n_exemplars: Exemplars of a problem.
-        excerpt: Tokens of an excerpt.
-        n_queries: Queries that share the exemplars of a problem, in the validation and test splits.
-        n_label_tokens: Labels are drawn from so many of the most frequent tokens of the training documents.
-    """
-
-    n_exemplars: int = pydantic.Field(default=32, ge=1, le=1024)
-    excerpt: int = pydantic.Field(default=32, ge=1, le=1024)
+    n_exemplars: int = pydantic.Field(default=32, ge=1, le=1024)  # exemplars of a problem
+    excerpt: int = pydantic.Field(default=32, ge=1, le=1024)  # tokens of an excerpt
+    # queries that share the exemplars of a problem, in the validation and test splits
     n_queries: int = pydantic.Field(default=20, ge=1, le=1024)
+    # labels are drawn from so many of the most frequent tokens of the training documents
     n_label_tokens: int = pydantic.Field(default=100, ge=2)
 
     @property
@@ -73,7 +68,14 @@ class Classification(_corpus.CorpusTask):
     version = 1
     main_score = "label_accuracy"
     scores = ("label_accuracy", "nll", "token_accuracy")
-    group_scores: ClassVar[dict[str, tuple[str, str]]] = {"label_accuracy": ("token_accuracy", "query_label")}
+    group_scores: ClassVar[dict[str, tuple[str, ...]]] = {
+        "label_accuracy": (
+            "token_accuracy",
+            "query_label",
+            "accuracy, query",
+            "Token accuracy of the label of the query alone (TinT section 5.1).",
+        )
+    }
     progress_label = "exemplars before"
     parameters: ClassificationParameters
 

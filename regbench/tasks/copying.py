@@ -24,24 +24,19 @@ from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
-from regbench.utils import threads
 from regbench.utils.arrays import FloatArray
 
 _STRING = 22  # the stream's purpose
 
 
 class CopyingParameters(ReachParameters):
-    """The parameters of `copying`; a size is a number of symbols to repeat.
-
-    Attributes:
-        n_symbols: Symbols that there are. The default is the paper's: the letters.
-        hidden: Whether answers are not shown.
-    """
+    """The parameters of `copying`; a size is a number of symbols to repeat."""
 
     sizes: Sizes = (4, 8, 16, 32, 64)
     beyond: tuple[Size, ...] = (128, 256)
+    # symbols that there are. The default is the paper's: the letters.
     n_symbols: int = pydantic.Field(default=26, ge=2, le=16_384)
-    hidden: bool = False
+    hidden: bool = False  # whether answers are not shown
 
 
 class Copying(DrawnReachTask):
@@ -65,9 +60,7 @@ class Copying(DrawnReachTask):
 
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters
-        rows = np.zeros((n, 2, 2 * kind + 1), np.min_scalar_type(self.io.vocab_size))
-        threads.share(_fill, n, seed, start, p.n_symbols, p.hidden, rows)
-        return rows
+        return self._filled(n, 2 * kind + 1, _fill, seed, start, p.n_symbols, p.hidden)
 
     def chance(self, instances: Instances) -> FloatArray:
         """One symbol of all."""

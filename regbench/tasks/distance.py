@@ -29,27 +29,20 @@ from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
-from regbench.utils import threads
 from regbench.utils.arrays import FloatArray
 
 _INSTRUCTIONS = 23  # the stream's purpose
 
 
 class DistanceParameters(ReachParameters):
-    """The parameters of `distance`; a size is a number of tokens between a writing and its reading.
-
-    Attributes:
-        n_registers: Registers that are written and read.
-        n_values: Values that can be written.
-        n_noise: Tokens of their own behind #. 0: values stand there.
-        length: Tokens of an instance. One of a size that does not fit is longer.
-    """
+    """The parameters of `distance`; a size is a number of tokens between a writing and its reading."""
 
     sizes: Sizes = (4, 8, 16, 32, 64, 128)
     beyond: tuple[Size, ...] = (256, 1024, 4096)
-    n_registers: int = pydantic.Field(default=4, ge=1, le=26)
-    n_values: int = pydantic.Field(default=16, ge=2, le=16_384)
-    n_noise: int = pydantic.Field(default=0, ge=0, le=16_384)
+    n_registers: int = pydantic.Field(default=4, ge=1, le=26)  # registers that are written and read
+    n_values: int = pydantic.Field(default=16, ge=2, le=16_384)  # values that can be written
+    n_noise: int = pydantic.Field(default=0, ge=0, le=16_384)  # tokens of their own behind #. 0: values stand there
+    # tokens of an instance. One of a size that does not fit is longer.
     length: int = pydantic.Field(default=256, ge=8, le=1 << 17, multiple_of=2)
 
     def length_of(self, size: int) -> int:
@@ -76,9 +69,7 @@ class Distance(DrawnReachTask):
 
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters
-        rows = np.zeros((n, 2, p.length_of(kind)), np.min_scalar_type(self.io.vocab_size))
-        threads.share(_fill, n, seed, start, kind, p.n_registers, p.n_values, p.n_noise, rows)
-        return rows
+        return self._filled(n, p.length_of(kind), _fill, seed, start, kind, p.n_registers, p.n_values, p.n_noise)
 
     def chance(self, instances: Instances) -> FloatArray:
         """One value of all."""

@@ -29,18 +29,12 @@ _VECTORS = 4  # the stream's purpose
 
 
 class LinearRegressionParameters(task.Parameters):
-    """The parameters of `linear_regression`.
+    """The parameters of `linear_regression`."""
 
-    Attributes:
-        d_x: Components of x.
-        d_y: Components of y.
-        n_examples: Pairs of an x and a y in an instance.
-        noise: The standard deviation of the noise on each component of y.
-    """
-
-    d_x: int = pydantic.Field(default=8, ge=1, le=1024)
-    d_y: int = pydantic.Field(default=4, ge=1, le=1024)
-    n_examples: int = pydantic.Field(default=32, ge=1, le=4096)
+    d_x: int = pydantic.Field(default=8, ge=1, le=1024)  # components of x
+    d_y: int = pydantic.Field(default=4, ge=1, le=1024)  # components of y
+    n_examples: int = pydantic.Field(default=32, ge=1, le=4096)  # pairs of an x and a y in an instance
+    # the standard deviation of the noise on each component of y
     noise: float = pydantic.Field(default=1.0, ge=0.0, le=1e6)
 
 

@@ -25,21 +25,17 @@ from regbench.utils.arrays import FloatArray, IntArray
 
 
 class LongAutomataParameters(ReachParameters):
-    """The parameters of `long_automata`; a size is a number of tokens.
-
-    Attributes:
-        automata: The parameters of `pfa`. They decide the instances of training.
-        floor: For each size the legal accuracy of the unigram model.
-        ceiling: For each size that of Bayes.
-    """
+    """The parameters of `long_automata`; a size is a number of tokens."""
 
     sizes: Sizes = (32, 64, 128)
     beyond: tuple[Size, ...] = (256, 512, 1024)
+    # the parameters of `pfa`. They decide the instances of training.
     automata: PFAParameters = PFAParameters(
         n_symbols=8, max_states=8, max_alphabet=8, min_strings=8, max_strings=12, max_length=20
     )
+    # for each size the legal accuracy of the unigram model
     floor: tuple[float, ...] = (0.5971, 0.6441, 0.6669, 0.6719, 0.6793, 0.6802)
-    ceiling: tuple[float, ...] = (0.816, 0.9497, 0.9765, 0.9909, 0.9955, 0.9981)
+    ceiling: tuple[float, ...] = (0.816, 0.9497, 0.9765, 0.9909, 0.9955, 0.9981)  # for each size that of Bayes
 
     @pydantic.model_validator(mode="after")
     def _each_size_has_a_scale(self) -> Self:

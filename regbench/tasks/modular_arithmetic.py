@@ -36,17 +36,12 @@ _END, _OPERATOR = -1, 0
 
 
 class ModularArithmeticParameters(ReachParameters):
-    """The parameters of `modular_arithmetic`; a size is a number of numbers.
-
-    Attributes:
-        modulus: The numbers are 0 to this, without it.
-        brackets: Whether every operation of two parts stands in brackets.
-    """
+    """The parameters of `modular_arithmetic`; a size is a number of numbers."""
 
     sizes: Sizes = (2, 4, 8, 16)
     beyond: tuple[Size, ...] = (32, 64)
-    modulus: int = pydantic.Field(default=5, ge=2, le=100)
-    brackets: bool = False
+    modulus: int = pydantic.Field(default=5, ge=2, le=100)  # the numbers are 0 to this, without it
+    brackets: bool = False  # whether every operation of two parts stands in brackets
 
     @pydantic.model_validator(mode="after")
     def _sizes_can_be_had(self) -> Self:
@@ -84,9 +79,7 @@ class ModularArithmetic(DrawnReachTask):
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters
         length = 6 * kind - 5 if p.brackets else 3 * kind - 1
-        rows = np.zeros((n, 2, length), np.min_scalar_type(self.io.vocab_size))
-        threads.share(_fill_brackets if p.brackets else _fill_line, n, seed, start, kind, p.modulus, rows)
-        return rows
+        return self._filled(n, length, _fill_brackets if p.brackets else _fill_line, seed, start, kind, p.modulus)
 
     def _count(self, instances: Instances) -> IntArray:
         """The number of numbers that each answer is of, (N, L); 0 where nothing is scored."""
@@ -97,8 +90,7 @@ class ModularArithmetic(DrawnReachTask):
 
     def progress(self, instances: Instances) -> IntArray:
         """The smallest size that is not below the number of numbers; -1 where nothing is scored."""
-        tested = np.array(self.parameters.tested)
-        return np.where(instances.scored, tested[np.searchsorted(tested, self._count(instances))], -1)
+        return self._smallest_size(self._count(instances), instances)
 
     @cached_property
     def _most_likely(self) -> FloatArray:

@@ -35,7 +35,8 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.data.rng import below, choose, stream
 from regbench.tasks import base as task
-from regbench.tasks.distinct import first_distinct
+from regbench.tasks._drawn import CertainTask, first_distinct
+from regbench.tasks._occurrences import occurrences
 from regbench.utils import threads
 from regbench.utils.arrays import FloatArray, IntArray
 
@@ -44,21 +45,14 @@ _PARTS = 2**31  # of which the weights of slots are whole numbers
 
 
 class MQARParameters(task.Parameters):
-    """The parameters of `mqar`. The defaults are the hardest setting of the paper's Figure 2.
+    """The parameters of `mqar`. The defaults are the hardest setting of the paper's Figure 2."""
 
-    Attributes:
-        vocabulary: The number of tokens. One is the blank; of the others half are keys and half are values.
-        n_pairs: Pairs, before the slots.
-        n_queries: Slots with a query.
-        length: Tokens in an instance, an even number.
-        power: The power of the law of gaps. 1 is a uniform law.
-    """
-
+    # the number of tokens. One is the blank; of the others half are keys and half are values.
     vocabulary: int = pydantic.Field(default=8192, ge=5, le=65536)
-    n_pairs: int = pydantic.Field(default=64, ge=1)
-    n_queries: int = pydantic.Field(default=64, ge=1)
-    length: int = pydantic.Field(default=512, ge=4, le=65536, multiple_of=2)
-    power: float = pydantic.Field(default=0.01, gt=0, le=1)
+    n_pairs: int = pydantic.Field(default=64, ge=1)  # pairs, before the slots
+    n_queries: int = pydantic.Field(default=64, ge=1)  # slots with a query
+    length: int = pydantic.Field(default=512, ge=4, le=65536, multiple_of=2)  # tokens in an instance, an even number
+    power: float = pydantic.Field(default=0.01, gt=0, le=1)  # the power of the law of gaps. 1 is a uniform law
 
     @property
     def n_keys(self) -> int:
@@ -84,7 +78,7 @@ class MQARParameters(task.Parameters):
         return self
 
 
-class MQAR(task.Task):
+class MQAR(CertainTask):
     """Values that are asked for by their keys, all in one instance; see the module."""
 
     Parameters = MQARParameters
@@ -124,19 +118,6 @@ class MQAR(task.Task):
         values = (tokens >= self.parameters.n_keys) & (tokens < self.io.separator)
         return np.asarray(values & (np.arange(tokens.shape[1]) >= 2 * self.parameters.n_pairs))
 
-    def _sources(self, instances: Instances) -> NDArray[np.int32]:
-        """(N, L): at each value in a slot the last position at which its key stood before, -1 elsewhere."""
-        p, sources = self.parameters, np.full(instances.tokens.shape, -1, np.int32)
-        tokens = np.ascontiguousarray(instances.tokens, np.int64)
-        threads.share(_find, len(tokens), tokens, instances.scored, p.n_keys, p.n_pairs, sources)
-        return sources
-
-    def truth(self, instances: Instances) -> FloatArray:
-        """(N, L, V): in each slot with a query, the value of its key has probability 1."""
-        rows, _ = np.nonzero(instances.scored)
-        sources = self._sources(instances)[instances.scored]
-        return task.certain(instances, self.io.vocab_size, instances.tokens[rows, sources + 1])
-
     def chance(self, instances: Instances) -> FloatArray:
         """The values of all pairs are equally likely."""
         return np.full(instances.tokens.shape, 1.0 / self.parameters.n_pairs)
@@ -147,8 +128,9 @@ class MQAR(task.Task):
 
     def progress(self, instances: Instances) -> IntArray:
         """How many pairs and slots stand between a query and the last place of its key; -1 where nothing is scored."""
-        sources, here = self._sources(instances), np.arange(instances.tokens.shape[1])
-        return np.where(instances.scored, (here - 1 - sources) // 2 - 1, -1)
+        key = np.arange(instances.tokens.shape[1]) - 1  # that of the value at each place
+        last = occurrences(instances.tokens, self.io.vocab_size)[0][:, key]
+        return np.where(instances.scored, (key - last) // 2 - 1, -1)
 
     def statistics(self, instances: Instances) -> dict[str, float]:
         """Adds the mean number of pairs and slots between a query and the last place of its key."""
@@ -202,16 +184,3 @@ def _fill_slots(begin, end, seed, places, weights, n_pairs, n_queries, tokens): 
             left[slot] = 0
             at, pair = 2 * (n_pairs + slot), 2 * below(rng, n_pairs)
             tokens[n, at], tokens[n, at + 1] = tokens[n, pair], tokens[n, pair + 1]
-
-
-@njit(cache=True, nogil=True)
-def _find(begin, end, tokens, scored, n_keys, n_pairs, sources):  # type: ignore[no-untyped-def]
-    """Fills sources (N, L) at scored positions."""
-    place = np.empty(n_keys, np.int64)
-    for n in range(begin, end):
-        for i in range(n_pairs):
-            place[tokens[n, 2 * i]] = 2 * i
-        for t in range(2 * n_pairs, tokens.shape[1]):
-            if scored[n, t]:
-                key = tokens[n, t - 1]
-                sources[n, t], place[key] = place[key], t - 1

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.data.rng import between, stream
 from regbench.tasks import base as task
+from regbench.tasks._drawn import first_distinct
 from regbench.tasks.automata import sample_automata
-from regbench.tasks.distinct import first_distinct
 from regbench.utils import threads
 from regbench.utils.arrays import FloatArray
 
@@ -32,33 +32,19 @@ _LONGEST = 1 << 20  # tokens of an instance
 
 
 class PFAParameters(task.Parameters):
-    """The parameters of `pfa`. Ranges include both ends. The defaults are the paper's (ICLL sections 3.1 and 3.3).
+    """The parameters of `pfa`. Ranges include both ends. The defaults are the paper's (ICLL sections 3.1 and 3.3)."""
 
-    Attributes:
-        n_symbols: All symbols of the task.
-        min_states: The fewest states of an automaton, before it is minimised.
-        max_states: The most states.
-        min_alphabet: The fewest symbols of an automaton.
-        max_alphabet: The most symbols.
-        min_edges: The fewest edges from a state.
-        max_edges: The most edges.
-        min_strings: The fewest strings of an instance.
-        max_strings: The most strings.
-        min_length: The fewest symbols of a string.
-        max_length: The most symbols.
-    """
-
-    n_symbols: int = pydantic.Field(default=18, ge=2, le=100)
-    min_states: int = pydantic.Field(default=4, ge=2)
-    max_states: int = pydantic.Field(default=12, le=127)
-    min_alphabet: int = pydantic.Field(default=4, ge=1)
-    max_alphabet: int = 18
-    min_edges: int = pydantic.Field(default=1, ge=1)
-    max_edges: int = pydantic.Field(default=4, le=126)
-    min_strings: int = pydantic.Field(default=10, ge=1)
-    max_strings: int = 20
-    min_length: int = pydantic.Field(default=1, ge=1)
-    max_length: int = 50
+    n_symbols: int = pydantic.Field(default=18, ge=2, le=100)  # all symbols of the task
+    min_states: int = pydantic.Field(default=4, ge=2)  # the fewest states of an automaton, before it is minimised
+    max_states: int = pydantic.Field(default=12, le=127)  # the most states
+    min_alphabet: int = pydantic.Field(default=4, ge=1)  # the fewest symbols of an automaton
+    max_alphabet: int = 18  # the most symbols
+    min_edges: int = pydantic.Field(default=1, ge=1)  # the fewest edges from a state
+    max_edges: int = pydantic.Field(default=4, le=126)  # the most edges
+    min_strings: int = pydantic.Field(default=10, ge=1)  # the fewest strings of an instance
+    max_strings: int = 20  # the most strings
+    min_length: int = pydantic.Field(default=1, ge=1)  # the fewest symbols of a string
+    max_length: int = 50  # the most symbols
 
     @pydantic.model_validator(mode="after")
     def _ranges_are_ordered(self) -> Self:

@@ -35,37 +35,26 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.data.rng import below, between, choose, stream
 from regbench.tasks import base as task
-from regbench.tasks.distinct import first_distinct
-from regbench.utils import threads
-from regbench.utils.arrays import FloatArray
+from regbench.tasks._drawn import DrawnTask
 
 _MAP, _PAIRS, _ONE_MAP = 15, 16, 17  # the streams' purposes
 
 
 class RecallParameters(task.Parameters):
-    """The parameters of `recall`. The defaults are in-context recall as in the MAD suite.
+    """The parameters of `recall`. The defaults are in-context recall as in the MAD suite."""
 
-    Attributes:
-        key_tokens: Tokens of which keys are made.
-        value_tokens: Tokens of which values are made.
-        n_keys: Keys of a map.
-        longest_key: The most tokens in a key. A length is drawn, all being equally likely. A key that begins with another one, or
-            is the beginning of it, is drawn again. So short keys are rarer.
-        longest_value: The most tokens in a value. All lengths are equally likely.
-        noise_tokens: Tokens of which noise is made.
-        noise_percent: How many in a hundred pairs are noise.
-        one_map: Whether all instances have the same map.
-        length: The most tokens in an instance. It ends where the next pair would be longer.
-    """
-
-    key_tokens: int = pydantic.Field(default=8, ge=2, le=8192)
-    value_tokens: int = pydantic.Field(default=8, ge=2, le=8192)
-    n_keys: int = pydantic.Field(default=8, ge=1, le=1024)
+    key_tokens: int = pydantic.Field(default=8, ge=2, le=8192)  # tokens of which keys are made
+    value_tokens: int = pydantic.Field(default=8, ge=2, le=8192)  # tokens of which values are made
+    n_keys: int = pydantic.Field(default=8, ge=1, le=1024)  # keys of a map
+    # the most tokens in a key. A length is drawn, all being equally likely. A key that begins with another one, or is
+    # the beginning of it, is drawn again. So short keys are rarer.
     longest_key: int = pydantic.Field(default=1, ge=1, le=8)
+    # the most tokens in a value. All lengths are equally likely.
     longest_value: int = pydantic.Field(default=1, ge=1, le=8)
-    noise_tokens: int = pydantic.Field(default=0, ge=0, le=8192)
-    noise_percent: int = pydantic.Field(default=0, ge=0, le=99)
-    one_map: bool = False
+    noise_tokens: int = pydantic.Field(default=0, ge=0, le=8192)  # tokens of which noise is made
+    noise_percent: int = pydantic.Field(default=0, ge=0, le=99)  # how many in a hundred pairs are noise
+    one_map: bool = False  # whether all instances have the same map
+    # the most tokens in an instance. It ends where the next pair would be longer.
     length: int = pydantic.Field(default=128, ge=4, le=65536)
 
     @pydantic.model_validator(mode="after")
@@ -87,7 +76,7 @@ class RecallParameters(task.Parameters):
         return self
 
 
-class Recall(task.Task):
+class Recall(DrawnTask):
     """Values that have to be remembered by their keys; see the module."""
 
     Parameters = RecallParameters
@@ -95,6 +84,7 @@ class Recall(task.Task):
     main_score = "token_accuracy"
     scores = ("token_accuracy", "nll")
     parameters: RecallParameters
+    _map_seed: int | None = None  # that of the one map, where it is not the seed of the instances
 
     @cached_property
     def io(self) -> task.TokenIO:
@@ -109,38 +99,18 @@ class Recall(task.Task):
         )
         return task.TokenIO.of(names, p.length)
 
-    def generate(self, splits: task.Splits, split: str) -> Instances:
-        """The instances of one split. Those of test and validation are distinct, and training has none of them."""
-        return self._generate(splits, split, splits.seed)
-
     def fresh(self, splits: task.Splits, count: int, seed: int) -> Instances:
         """As every task's. The one map of `one_map` is that of the splits: it is what was learned."""
-        return self._generate(task.Splits(train=0, validation=0, test=count, seed=seed), "test", splits.seed)
+        known = Recall(self.parameters)
+        known._map_seed = splits.seed
+        return task.Task.fresh(known, splits, count, seed)
 
-    def _generate(self, splits: task.Splits, split: str, map_seed: int) -> Instances:
-        p, first = self.parameters, splits.first(split)
+    def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
+        p, map_seed = self.parameters, seed if self._map_seed is None else self._map_seed
         sizes = np.array(
             [p.key_tokens, p.value_tokens, p.n_keys, p.longest_key, p.longest_value, p.noise_tokens, p.noise_percent]
         )
-
-        def draw(start: int, n: int) -> NDArray[Any]:
-            rows = np.empty((n, 2, p.length), np.min_scalar_type(self.io.separator))
-            threads.share(_sample, n, splits.seed, map_seed, start, sizes, p.one_map, rows)
-            return rows
-
-        rows, _ = first_distinct(draw, "instances", first + splits.size(split), splits.test + splits.validation)
-        tokens, scored = np.ascontiguousarray(rows[first:, 0]), rows[first:, 1] == 1
-        lengths = (tokens != self.io.separator).sum(1).astype(np.int32)
-        longest = int(lengths.max())
-        return Instances(tokens[:, :longest], lengths, scored[:, :longest], f"recall/{self.version}")
-
-    def truth(self, instances: Instances) -> FloatArray:
-        """(N, L, V): a scored token has probability 1, since its key is known."""
-        return task.certain(instances, self.io.vocab_size, instances.tokens[instances.scored])
-
-    def identities(self, instances: Instances) -> list[bytes]:
-        """The tokens of each instance."""
-        return instances.as_bytes()
+        return self._filled(n, p.length, _sample, seed, map_seed, start, sizes, p.one_map)
 
     def statistics(self, instances: Instances) -> dict[str, float]:
         """Adds the share of tokens that are scored, and that are noise."""
@@ -182,7 +152,7 @@ def _draw_map(rng, sizes, keys, values):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _sample(begin, end, seed, map_seed, start, sizes, one_map, rows):  # type: ignore[no-untyped-def]
-    """Fills rows (N, 2, L): tokens, and 1 where they are scored. Row n is number start + n of the seed's stream."""
+    """Fills rows (N, 2, L); see `DrawnTask._draw`."""
     n_keys, length = sizes[2], rows.shape[2]
     first_noise = sizes[0] + sizes[1]
     separator = first_noise + sizes[5]
@@ -220,6 +190,6 @@ def _sample(begin, end, seed, map_seed, start, sizes, one_map, rows):  # type: i
             for i in range(values[key, 0]):
                 rows[n, 0, t] = values[key, 1 + i]
                 if shown[key]:
-                    rows[n, 1, t] = 1
+                    rows[n, 1, t] = 1 + values[key, 1 + i]
                 t += 1
             shown[key] = True

@@ -25,26 +25,19 @@ from regbench.data.instances import Instances
 from regbench.data.rng import below, choose, stream
 from regbench.tasks import base as task
 from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
-from regbench.utils import threads
 from regbench.utils.arrays import FloatArray
 
 _PAIRS = 21  # the stream's purpose
 
 
 class RecallPairsParameters(ReachParameters):
-    """The parameters of `recall_pairs`; a size is a number of pairs.
-
-    Attributes:
-        n_keys: Keys that there are.
-        n_values: Values that there are.
-        n_questions: Questions in an instance.
-    """
+    """The parameters of `recall_pairs`; a size is a number of pairs."""
 
     sizes: Sizes = (2, 4, 8, 16, 32, 64)
     beyond: tuple[Size, ...] = (96, 192)
-    n_keys: int = pydantic.Field(default=192, ge=2, le=16_384)
-    n_values: int = pydantic.Field(default=32, ge=2, le=16_384)
-    n_questions: int = pydantic.Field(default=64, ge=1, le=16_384)
+    n_keys: int = pydantic.Field(default=192, ge=2, le=16_384)  # keys that there are
+    n_values: int = pydantic.Field(default=32, ge=2, le=16_384)  # values that there are
+    n_questions: int = pydantic.Field(default=64, ge=1, le=16_384)  # questions in an instance
 
     @pydantic.model_validator(mode="after")
     def _there_are_enough(self) -> Self:
@@ -71,9 +64,7 @@ class RecallPairs(DrawnReachTask):
 
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters
-        rows = np.zeros((n, 2, 2 * (kind + p.n_questions)), np.min_scalar_type(self.io.vocab_size))
-        threads.share(_fill, n, seed, start, kind, p.n_keys, p.n_values, rows)
-        return rows
+        return self._filled(n, 2 * (kind + p.n_questions), _fill, seed, start, kind, p.n_keys, p.n_values)
 
     def chance(self, instances: Instances) -> FloatArray:
         """One value of all."""

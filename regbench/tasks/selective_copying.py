@@ -37,28 +37,21 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
-from regbench.tasks.distinct import first_distinct
-from regbench.utils import threads
-from regbench.utils.arrays import FloatArray, IntArray
+from regbench.tasks._drawn import DrawnTask
+from regbench.utils.arrays import IntArray
 
 _COPIES = 18  # the stream's purpose
 
 
 class SelectiveCopyingParameters(task.Parameters):
-    """The parameters of `selective_copying`. The defaults are those of the MAD suite.
+    """The parameters of `selective_copying`. The defaults are those of the MAD suite."""
 
-    Attributes:
-        n_symbols: The number of different symbols.
-        n_copied: Symbols to be copied.
-        length: Tokens in an instance: the places, the token that begins the copy, and the copy.
-        one_vector: Whether a model has to write the copy from one vector.
-        places: Of the symbols: anywhere, or as MAD has them, each blank before one of the symbols.
-    """
-
-    n_symbols: int = pydantic.Field(default=14, ge=2, le=8192)
-    n_copied: int = pydantic.Field(default=16, ge=1)
+    n_symbols: int = pydantic.Field(default=14, ge=2, le=8192)  # the number of different symbols
+    n_copied: int = pydantic.Field(default=16, ge=1)  # symbols to be copied
+    # tokens in an instance: the places, the token that begins the copy, and the copy
     length: int = pydantic.Field(default=256, ge=3, le=65536)
-    one_vector: bool = False
+    one_vector: bool = False  # whether a model has to write the copy from one vector
+    # of the symbols: anywhere, or as MAD has them, each blank before one of the symbols
     places: Literal["anywhere", "before_symbols"] = "anywhere"
 
     @property
@@ -75,7 +68,7 @@ class SelectiveCopyingParameters(task.Parameters):
         return self
 
 
-class SelectiveCopying(task.Task):
+class SelectiveCopying(DrawnTask):
     """Symbols that have to be copied from among blanks; see the module."""
 
     Parameters = SelectiveCopyingParameters
@@ -93,30 +86,9 @@ class SelectiveCopying(task.Task):
         bottleneck = begins if self.parameters.one_vector else None
         return task.TokenIO.of((*symbols, ".", ">", "|"), self.parameters.length, bottleneck)
 
-    def generate(self, splits: task.Splits, split: str) -> Instances:
-        """The instances of one split. Those of test and validation are distinct, and training has none of them."""
-        p, first = self.parameters, splits.first(split)
-
-        def draw(start: int, n: int) -> NDArray[Any]:
-            tokens = np.empty((n, p.length), np.min_scalar_type(self.io.separator))
-            threads.share(_sample, n, splits.seed, start, p.n_symbols, p.n_copied, p.places == "anywhere", tokens)
-            return tokens
-
-        tokens, _ = first_distinct(draw, "instances", first + splits.size(split), splits.test + splits.validation)
-        scored = np.broadcast_to(np.arange(p.length) > p.n_places, tokens[first:].shape).copy()
-        return Instances.unpadded(tokens[first:], scored, f"selective_copying/{self.version}", {})
-
-    def truth(self, instances: Instances) -> FloatArray:
-        """(N, L, V): each token of the copy has probability 1, as the symbols before the copy tell it."""
+    def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p = self.parameters
-        before = instances.tokens[:, : p.n_places]
-        symbols = before[before < p.n_symbols].reshape(len(instances), p.n_copied)
-        rows, places = np.nonzero(instances.scored)
-        return task.certain(instances, self.io.vocab_size, symbols[rows, places - p.n_places - 1])
-
-    def identities(self, instances: Instances) -> list[bytes]:
-        """The tokens of each instance."""
-        return instances.as_bytes()
+        return self._filled(n, p.length, _sample, seed, start, p.n_symbols, p.n_copied, p.places == "anywhere")
 
     def progress(self, instances: Instances) -> IntArray:
         """How many symbols of the copy stand before a position; -1 before the copy."""
@@ -125,9 +97,9 @@ class SelectiveCopying(task.Task):
 
 
 @njit(cache=True, nogil=True)
-def _sample(begin, end, seed, start, n_symbols, n_copied, anywhere, tokens):  # type: ignore[no-untyped-def]
-    """Fills tokens (N, L). Row n is number start + n of the seed's stream."""
-    n_places = tokens.shape[1] - n_copied - 1
+def _sample(begin, end, seed, start, n_symbols, n_copied, anywhere, rows):  # type: ignore[no-untyped-def]
+    """Fills rows (N, 2, L); see `DrawnTask._draw`."""
+    n_places = rows.shape[2] - n_copied - 1
     gaps = np.zeros(n_copied, np.int64)
     for n in range(begin, end):
         rng = stream(seed, _COPIES, start + n)
@@ -141,11 +113,11 @@ def _sample(begin, end, seed, start, n_symbols, n_copied, anywhere, tokens):  # 
             else:
                 symbol = gaps[copied] == 0
             if symbol:
-                tokens[n, t] = below(rng, n_symbols)
-                tokens[n, n_places + 1 + copied] = tokens[n, t]
-                copied += 1
+                drawn, copied = below(rng, n_symbols), copied + 1
+                rows[n, 0, t] = rows[n, 0, n_places + copied] = drawn
+                rows[n, 1, n_places + copied] = 1 + drawn
             else:
-                tokens[n, t] = n_symbols
+                rows[n, 0, t] = n_symbols
                 if not anywhere:
                     gaps[copied] -= 1
-        tokens[n, n_places] = n_symbols + 1
+        rows[n, 0, n_places] = n_symbols + 1

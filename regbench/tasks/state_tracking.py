@@ -45,8 +45,7 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.data.rng import below, stream
 from regbench.tasks import base as task
-from regbench.tasks.distinct import first_distinct
-from regbench.utils import threads
+from regbench.tasks._drawn import DrawnTask
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import closest, nearest
 
@@ -57,6 +56,7 @@ _GENERATORS = {"a5-generators": ((1, 2, 3, 4, 0), (1, 2, 0, 3, 4)), "s5-generato
 _PERMUTATIONS |= dict.fromkeys(_GENERATORS, 5)
 GROUPS = (*_CYCLIC, *_PERMUTATIONS)
 """The names of all groups."""
+_LONGER = "Token accuracy of states after more symbols than any stretch in training has"
 
 
 def check_groups(names: Sequence[str]) -> None:
@@ -70,16 +70,13 @@ def check_groups(names: Sequence[str]) -> None:
 
 
 class StateTrackingParameters(task.Parameters):
-    """The parameters of `state_tracking`. The defaults are those of the small track.
+    """The parameters of `state_tracking`. The defaults are those of the small track."""
 
-    Attributes:
-        groups: Names of groups; see the module. Each instance belongs to one of them, all equally likely.
-        length: Tokens in an instance of the training and validation splits.
-        test_length: Tokens in an instance of the test split. It is larger.
-    """
-
+    # names of groups; see the module. Each instance belongs to one of them, all equally likely.
     groups: tuple[str, ...] = pydantic.Field(default=("parity", "s3", "a4"), min_length=1)
+    # tokens in an instance of the training and validation splits
     length: int = pydantic.Field(default=32, ge=2, le=32_768)
+    # tokens in an instance of the test split. It is larger.
     test_length: int = pydantic.Field(default=128, ge=3, le=65_536)
 
     @pydantic.model_validator(mode="after")
@@ -92,7 +89,7 @@ class StateTrackingParameters(task.Parameters):
         return self
 
 
-class StateTracking(task.Task):
+class StateTracking(DrawnTask):
     """States of a walk through a group; see the module.
 
     The scores depend on the parameters: each group has an accuracy of its own.
@@ -102,14 +99,20 @@ class StateTracking(task.Task):
     version = 1
     main_score = "longer_accuracy"
     scores: ClassVar[tuple[str, ...]] = ("longer_accuracy", "token_accuracy", "nll")
-    group_scores: ClassVar[dict[str, tuple[str, str]]] = {"longer_accuracy": ("token_accuracy", "longer")}
+    group_scores: ClassVar[dict[str, tuple[str, ...]]] = {
+        "longer_accuracy": ("token_accuracy", "longer", "accuracy, longer", f"{_LONGER}.")
+    }
     progress_label = "symbols since the state was named"
     test_is_harder = True  # longer walks, which a model may well fail at
     parameters: StateTrackingParameters
 
     def __init__(self, parameters: StateTrackingParameters) -> None:
         super().__init__(parameters)
-        own = {f"{name.replace('-', '_')}_accuracy": ("token_accuracy", name) for name in parameters.groups}
+        own = {}
+        for name in parameters.groups:
+            shown = name if name == "parity" else name.capitalize()
+            words = (f"accuracy, {shown}", f"{_LONGER}, in {shown}.")
+            own[f"{name.replace('-', '_')}_accuracy"] = ("token_accuracy", name, *words)
         self.scores = ("longer_accuracy", *own, "token_accuracy", "nll")  # type: ignore[misc]
         self.group_scores = type(self).group_scores | own  # type: ignore[misc]
 
@@ -134,14 +137,8 @@ class StateTracking(task.Task):
 
     @cached_property
     def _owner(self) -> NDArray[np.int64]:
-        """(V, 2): the group of each token, and whether it names a state. The separator has -1 and 0."""
-        pairs = [
-            (group, kind)
-            for group, (symbols, states, _) in enumerate(self._layout)
-            for kind, count in enumerate((symbols, states))
-            for _ in range(count)
-        ]
-        return np.array([*pairs, (-1, 0)], np.int64)
+        """(V,): the group of each token; of the separator -1."""
+        return np.append(np.repeat(np.arange(len(self._layout)), self._layout[:, :2].sum(1)), -1)
 
     @cached_property
     def io(self) -> task.TokenIO:
@@ -149,55 +146,31 @@ class StateTracking(task.Task):
         names = [name for group in self.parameters.groups for name in group_names(group)]
         return task.TokenIO.of((*names, "|"), self.parameters.test_length)
 
-    def generate(self, splits: task.Splits, split: str) -> Instances:
-        """The instances of one split. Those of test and validation are distinct, and training has none of them."""
-        p, count = self.parameters, splits.size(split)
-        if split == "test":
-            tokens = self._distinct(splits.seed, _TEST_WALKS, p.test_length, count, count)
-        else:
-            before = splits.validation if split == "train" else 0
-            tokens = self._distinct(splits.seed, _WALKS, p.length, before + count, splits.validation)[before:]
-        scored = self._owner[tokens, 1] == 1
-        return Instances.unpadded(tokens, scored, f"state_tracking/{self.version}", {})
+    def _kinds(self, split: str) -> list[tuple[int, int]]:
+        """1 in the test split, whose walks are longer, else 0."""
+        return [(int(split == "test"), 1)]
 
-    def _distinct(self, seed: int, purpose: int, length: int, count: int, held_out: int) -> NDArray[Any]:
-        """(count, length): the first walks of a stream, of which the first `held_out` are distinct and not repeated later."""
-
-        def draw(start: int, n: int) -> NDArray[Any]:
-            tokens = np.empty((n, length), np.min_scalar_type(self.io.separator))
-            threads.share(_walk, n, seed, purpose, start, self._layout, self._tables, tokens)
-            return tokens
-
-        return first_distinct(draw, "walks", count, held_out)[0]
-
-    def _run(self, instances: Instances) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """The name of the state before each position, as a token, and the number of symbols since it was named, both (N, L)."""
-        named, since = (np.empty(instances.tokens.shape, np.int32) for _ in range(2))
-        tokens = np.ascontiguousarray(instances.tokens, np.int64)
-        threads.share(_follow, len(tokens), tokens, self._owner, self._layout, self._tables, named, since)
-        return named, since
-
-    def truth(self, instances: Instances) -> FloatArray:
-        """(N, L, V): where a state is named, its name has probability 1."""
-        return task.certain(instances, self.io.vocab_size, self._run(instances)[0][instances.scored])
+    def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
+        p = self.parameters
+        length, purpose = (p.test_length, _TEST_WALKS) if kind else (p.length, _WALKS)
+        return self._filled(n, length, _walk, seed, purpose, start, self._layout, self._tables)
 
     def chance(self, instances: Instances) -> FloatArray:
         """All states of a group are equally likely."""
-        return 1.0 / self._layout[self._owner[instances.tokens, 0], 1]
-
-    def identities(self, instances: Instances) -> list[bytes]:
-        """The tokens of each instance."""
-        return instances.as_bytes()
+        return 1.0 / self._layout[self._owner[instances.tokens], 1]
 
     def groups(self, instances: Instances) -> dict[str, NDArray[np.bool_]]:
         """`longer`: states after more symbols than any run in training has. By the name of each group: those of that group."""
         longer = self.progress(instances) >= self.parameters.length
-        of = self._owner[instances.tokens, 0]
+        of = self._owner[instances.tokens]
         return {"longer": longer} | {name: longer & (of == i) for i, name in enumerate(self.parameters.groups)}
 
     def progress(self, instances: Instances) -> IntArray:
         """The number of symbols since the state was named or the walk began; -1 where no state is named."""
-        return np.where(instances.scored, self._run(instances)[1], -1)
+        place = np.arange(instances.tokens.shape[1])
+        named = np.maximum.accumulate(np.where(instances.scored, place, -1), axis=1)
+        before = np.pad(named, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+        return np.where(instances.scored, place - before - 1, -1)
 
     def statistics(self, instances: Instances) -> dict[str, float]:
         """Adds how often a state is named in an instance, the mean number of symbols before, and the share beyond training."""
@@ -254,9 +227,9 @@ def group_table(name: str) -> NDArray[np.int64]:
 
 
 @njit(cache=True, nogil=True)
-def _walk(begin, end, seed, purpose, start, layout, tables, tokens):  # type: ignore[no-untyped-def]
-    """Fills tokens (N, L). Row n is number start + n of the stream."""
-    length = tokens.shape[1]
+def _walk(begin, end, seed, purpose, start, layout, tables, rows):  # type: ignore[no-untyped-def]
+    """Fills rows (N, 2, L); see `DrawnTask._draw`."""
+    length = rows.shape[2]
     for n in range(begin, end):
         rng = stream(seed, purpose, start + n)
         group = below(rng, len(layout))
@@ -268,27 +241,9 @@ def _walk(begin, end, seed, purpose, start, layout, tables, tokens):  # type: ig
             for _ in range(symbols):
                 symbol = below(rng, n_symbols)
                 state = tables[group, state, symbol]
-                tokens[n, t] = first + symbol
+                rows[n, 0, t] = first + symbol
                 t += 1
             if t < length:
-                tokens[n, t] = first + n_symbols + state
+                rows[n, 0, t] = first + n_symbols + state
+                rows[n, 1, t] = 1 + first + n_symbols + state
                 t += 1
-
-
-@njit(cache=True, nogil=True)
-def _follow(begin, end, tokens, owner, layout, tables, named, since):  # type: ignore[no-untyped-def]
-    """Fills the name of the state before each position, and the number of symbols since it was named, each (N, L)."""
-    for n in range(begin, end):
-        state, symbols = 0, 0
-        for t in range(tokens.shape[1]):
-            token = tokens[n, t]
-            group, names = owner[token, 0], owner[token, 1]
-            if group < 0:  # padding
-                named[n, t], since[n, t] = token, symbols
-                continue
-            n_symbols, first = layout[group, 0], layout[group, 2]
-            named[n, t], since[n, t] = first + n_symbols + state, symbols
-            if names:
-                state, symbols = token - first - n_symbols, 0
-            else:
-                state, symbols = tables[group, state, token - first], symbols + 1

@@ -26,21 +26,17 @@ from regbench.data.rng import below, stream
 from regbench.tasks import base as task
 from regbench.tasks._reach import DrawnReachTask, ReachParameters, Size, Sizes
 from regbench.tasks.state_tracking import check_groups, group_names, group_table
-from regbench.utils import threads
 from regbench.utils.arrays import FloatArray, IntArray
 
 _STEPS = 24  # the stream's purpose
 
 
 class StateWalkParameters(ReachParameters):
-    """The parameters of `state_walk`; a size is a number of steps.
-
-    Attributes:
-        groups: Names of groups. Each instance belongs to one of them, all equally often.
-    """
+    """The parameters of `state_walk`; a size is a number of steps."""
 
     sizes: Sizes = (1, 2, 4, 8, 16, 32)
     beyond: tuple[Size, ...] = (64, 128, 256)
+    # names of groups. Each instance belongs to one of them, all equally often.
     groups: tuple[str, ...] = pydantic.Field(default=("parity", "s3", "a4", "a5-generators"), min_length=1)
 
     @pydantic.model_validator(mode="after")
@@ -63,8 +59,9 @@ class StateWalk(DrawnReachTask):
     def __init__(self, parameters: StateWalkParameters) -> None:
         super().__init__(parameters)
         own = {f"{name.replace('-', '_')}_area": ("area", name) for name in parameters.groups}
-        self.scores: ClassVar = ("area", *(own if len(own) > 1 else ()), "token_accuracy", "nll")  # type: ignore[misc]
-        self.group_scores: ClassVar = own if len(own) > 1 else {}  # type: ignore[misc]
+        own = own if len(own) > 1 else {}
+        self.scores: ClassVar = ("area", *own, "token_accuracy", "nll")  # type: ignore[misc]
+        self.group_scores: ClassVar = dict(sorted(own.items()))  # type: ignore[misc]
 
     @cached_property
     def _tables(self) -> list[NDArray[np.int64]]:
@@ -88,10 +85,9 @@ class StateWalk(DrawnReachTask):
 
     def _draw(self, kind: int, seed: int, start: int, n: int) -> NDArray[Any]:
         p, (long, group) = self.parameters, divmod(kind, len(self._tables))
-        rows = np.zeros((n, 2, 2 * (p.tested if long else p.sizes)[-1]), np.min_scalar_type(self.io.vocab_size))
-        first, blank = int(self._first[group]), int(self._first[-1])
-        threads.share(_fill, n, seed, (kind << 32) + start, self._tables[group], first, blank, rows)
-        return rows
+        length = 2 * (p.tested if long else p.sizes)[-1]
+        walk = (self._tables[group], int(self._first[group]), int(self._first[-1]))
+        return self._filled(n, length, _fill, seed, (kind << 32) + start, *walk)
 
     def _group(self, instances: Instances) -> IntArray:
         """The number of the group of each instance, (N,)."""
@@ -99,9 +95,7 @@ class StateWalk(DrawnReachTask):
 
     def progress(self, instances: Instances) -> IntArray:
         """The size that each step counts for, -1 where nothing is scored."""
-        steps = (np.arange(instances.scored.shape[1]) + 1) // 2
-        tested = np.array(self.parameters.tested)
-        return np.where(instances.scored, tested[np.searchsorted(tested, steps)], -1)
+        return self._smallest_size((np.arange(instances.scored.shape[1]) + 1) // 2, instances)
 
     def groups(self, instances: Instances) -> dict[str, NDArray[np.bool_]]:
         """By the name of each group its instances."""

@@ -39,17 +39,12 @@ _EXCERPTS = 5  # the stream's purpose
 
 
 class TextMixtureParameters(_corpus.Parameters):
-    """The parameters of `text_mixture`, beside those of all tasks of text. The cuts' defaults are the paper's.
+    """The parameters of `text_mixture`, beside those of all tasks of text. The cuts' defaults are the paper's."""
 
-    Attributes:
-        min_cut: The fewest tokens of the first excerpt.
-        max_cut: The most tokens of the first excerpt.
-        excerpts: Excerpts of an instance. With 3 the switches are uniform within an eighth of the length around a third and two
-            thirds of it, and the cuts above are not asked for.
-    """
-
-    min_cut: int = pydantic.Field(default=256, ge=1)
-    max_cut: int = 384
+    min_cut: int = pydantic.Field(default=256, ge=1)  # the fewest tokens of the first excerpt
+    max_cut: int = 384  # the most tokens of the first excerpt
+    # excerpts of an instance. With 3 the switches are uniform within an eighth of the length around a third and two
+    # thirds of it, and the cuts above are not asked for.
     excerpts: Literal[2, 3] = 2
 
     @pydantic.model_validator(mode="after")
@@ -85,7 +80,14 @@ class TextMixture(_corpus.CorpusTask):
     Parameters = TextMixtureParameters
     version = 1
     scores = ("nll", "nll_behind_cut", "token_accuracy")
-    group_scores: ClassVar[dict[str, tuple[str, str]]] = {"nll_behind_cut": ("nll", "behind_cut")}
+    group_scores: ClassVar[dict[str, tuple[str, ...]]] = {
+        "nll_behind_cut": (
+            "nll",
+            "behind_cut",
+            "NLL after the switch (nats)",
+            "NLL over what follows the first switch.",
+        )
+    }
     progress_label = "tokens after the switch"
     parameters: TextMixtureParameters
 

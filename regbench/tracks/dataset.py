@@ -18,21 +18,13 @@ Item = dict[str, Tensor]
 
 
 class Batch(TypedDict):
-    """Instances padded to the longest of them. A model that maps `inputs` to logits (B, L, V) predicts `targets`.
+    """Instances padded to the longest of them. A model that maps `inputs` to logits (B, L, V) predicts `targets`."""
 
-    Attributes:
-        inputs: (B, L) int64, a separator and then every token but the last; of vectors (B, L, D).
-        tokens: (B, L) int64, padded with the separator.
-        targets: (B, L) int64, the tokens, or what stands in the place of blanks.
-        scored: (B, L) bool, the positions that count. Padding does not.
-        lengths: (B,) int64.
-    """
-
-    inputs: Tensor
-    tokens: Tensor
-    targets: Tensor
-    scored: Tensor
-    lengths: Tensor
+    inputs: Tensor  # (B, L) int64, a separator and then every token but the last; of vectors (B, L, D)
+    tokens: Tensor  # (B, L) int64, padded with the separator
+    targets: Tensor  # (B, L) int64, the tokens, or what stands in the place of blanks
+    scored: Tensor  # (B, L) bool, the positions that count. Padding does not.
+    lengths: Tensor  # (B,) int64
 
 
 class InstanceDataset(Dataset[Item]):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import pydantic
 
-from regbench.tracks.track import load_track, track_file
+from regbench.tracks.track import first_comments, load_track, track_file
 from regbench.utils.errors import UserError, explain_validation, nearest
 from regbench.utils.files import read_mapping
 from regbench.utils.settings import Strict
@@ -16,22 +16,16 @@ _FOLDER = Path(__file__).parent / "suites"
 
 
 class Suite(Strict):
-    """The content of a suite's YAML file.
-
-    Attributes:
-        tracks: Names of built-in tracks, or paths of YAML files of tracks as seen from the suite's folder. All are different.
-    """
+    """The content of a suite's YAML file."""
 
     name: str = pydantic.Field(pattern=r"^[a-z0-9-]+$")
+    # names of built-in tracks, or paths of YAML files of tracks as seen from the suite's folder. All are different.
     tracks: Annotated[tuple[str, ...], pydantic.Field(strict=False, min_length=1)]
 
 
 def suite_names() -> dict[str, str]:
     """Every built-in suite, sorted by name, with the first line of its file, a comment."""
-    found = {}
-    for path in sorted(_FOLDER.glob("*.yaml")):
-        found[path.stem] = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
-    return found
+    return first_comments(_FOLDER)
 
 
 def load_suite(name: str | Path) -> Suite:

@@ -40,20 +40,14 @@ class Budget(Strict):
 
 
 class Definition(Strict):
-    """The content of a track's YAML file.
+    """The content of a track's YAML file."""
 
-    Attributes:
-        name: The track's name with its version, e.g. "pfa-small-v1".
-        task: A registered task, or a path to a file as seen from the track's folder.
-        main_score: The score that ranks.
-    """
-
-    name: TrackName
-    task: str
+    name: TrackName  # with its version, e.g. "pfa-small-v1"
+    task: str  # a registered task, or a path to a file as seen from the track's folder
     parameters: dict[str, Any] = pydantic.Field(default_factory=dict)
     splits: Splits
     budget: Budget
-    main_score: str
+    main_score: str  # the score that ranks
 
     @property
     def digest(self) -> str:
@@ -223,8 +217,13 @@ def _code(cls: type[Any]) -> str:
 
 def track_names() -> dict[str, str]:
     """Every built-in track, sorted by name, with the first line of its file, a comment."""
+    return first_comments(_FOLDER)
+
+
+def first_comments(folder: Path) -> dict[str, str]:
+    """By the stem of each YAML file of a folder, sorted, its first line, where that is a comment."""
     found = {}
-    for path in sorted(_FOLDER.glob("*.yaml")):
+    for path in sorted(folder.glob("*.yaml")):
         first = path.read_text(encoding="utf-8").partition("\n")[0]
         found[path.stem] = first.removeprefix("#").strip() if first.startswith("#") else ""
     return found

@@ -46,7 +46,9 @@ class Kind:
 
 ARCHITECTURE = Kind("architecture", "architectures", "architectures", ("Mixer", "Model"))
 BASELINE = Kind("baseline", "baselines", "baselines", ("Baseline",))
-TASK = Kind("task", "tasks", "regbench.tasks", ("Task", "CorpusTask", "ReachTask", "DrawnReachTask"))
+TASK = Kind(
+    "task", "tasks", "regbench.tasks", ("Task", "CertainTask", "CorpusTask", "DrawnTask", "ReachTask", "DrawnReachTask")
+)
 KINDS = {kind.plural: kind for kind in (ARCHITECTURE, BASELINE, TASK)}
 
 

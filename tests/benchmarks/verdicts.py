@@ -31,6 +31,7 @@ from regbench.metrics.significance import (
     expected_elsewhere,
     worst_seed,
 )
+from regbench.tracks import load_track
 from regbench.utils.arrays import FloatArray
 
 ENTRIES, INSTANCES, POSITIONS = 27, 500, 20
@@ -155,7 +156,7 @@ def resampled(entries: list[Entry], prior: Prior, seeds: int, number: int) -> fl
     """How often two draws from an entry's own seeds are called different, on a board's entries."""
     rng, different = np.random.default_rng(0), []
     for entry in entries:
-        metric = METRICS[entry.metrics[0]]
+        metric = load_track(entry.track).metrics[entry.metrics[0]]
         scores = np.array([seed.scores[metric.name].value for seed in entry.result.seeds])
         sums = np.array([one[metric.name] for one in entry.instances.sums], np.float64)
         counts = entry.instances.counts_of(metric.name)
@@ -191,7 +192,7 @@ def of_boards(number: int = 30) -> str:
     known, rows = kept_spread(BOARD), []
     for folder in sorted((BOARD / "entries").iterdir()):
         entries = [stored.entry for stored in stored_in(folder)]
-        main = METRICS[entries[0].metrics[0]]
+        main = load_track(folder.name).metrics[entries[0].metrics[0]]
         prior = known[entries[0].result.track.digest][main.name]
         values = [[seed.scores[main.name].value for seed in entry.result.seeds] for entry in entries]
         middle = float(np.median([np.mean(one) for one in values]))

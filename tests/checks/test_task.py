@@ -405,6 +405,7 @@ def test_vectors_are_asked_as_vectors(line: str, said: str, change: Any) -> None
         ("its scores must be a tuple of names, not []", {"scores": []}),
         ("its group_scores must be a dictionary", {"group_scores": {"late": "tvd"}}),
         ("its group_scores must be a dictionary", {"group_scores": ("late",)}),
+        ("to these, a label and a sentence", {"group_scores": {"late": ("tvd", "late", "TVD, late")}}),
     ],
 )
 def test_what_is_no_whole_task_is_seen_before_one_is_made(said: str, change: dict[str, Any]) -> None:

@@ -16,7 +16,6 @@ from regbench.leaderboard.spread import prior_of
 from regbench.leaderboard.standing import FULL, budget_share
 from regbench.leaderboard.store import stored_in
 from regbench.leaderboard.tiers import read_evidence
-from regbench.metrics.metric import METRICS
 from regbench.metrics.significance import ahead
 from regbench.tracks import load_track
 from tests.helpers.published import ENTRIES
@@ -32,7 +31,7 @@ def board(track: str) -> tuple[list[str], NDArray[np.bool_]]:
     for stored in stored_in(ENTRIES / track):
         if read_evidence(stored).tier != "claimed" and budget_share(stored.entry.result, load_track(track)) >= FULL:
             found.append(stored.entry)
-    main = METRICS[found[0].metrics[0]]
+    main = load_track(track).metrics[found[0].metrics[0]]
     samples = [sample_of(entry.result.seeds, entry.instances, main.name) for entry in found]
     prior = prior_of(found[0].result.track.digest, main)
     counts = found[0].instances.counts_of(main.name)

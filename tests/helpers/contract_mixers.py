@@ -8,7 +8,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regbench.checks.architecture import CONTRACT, compiles
+from regbench.checks.contract import examine
+from regbench.checks.subject import Subject
+from regbench.checks.training import overfits
+from regbench.models.build import resolve_options
 from regbench.models.mixer import Mixer
+from regbench.tasks.base import TokenIO
+
+IO = TokenIO(vocab_size=5, separator=4, max_length=36, names=("a", "b", "c", "d", "|"))
+
+CHEAP = tuple(check for check in CONTRACT if check is not overfits)
+UNCOMPILED = tuple(check for check in CHEAP if check is not compiles)
+
+
+def faults(cls: type[Mixer], checks: object = CHEAP, **options: object) -> dict[str, str]:
+    """By check what is wrong with a mixer."""
+    subject = Subject(cls, resolve_options(cls, {"d_model": 16, **options}), IO)
+    return {o.check: o.fault for o in examine(subject, checks) if o.fault}  # type: ignore[arg-type]
 
 
 class Good(Mixer):

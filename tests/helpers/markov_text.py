@@ -27,7 +27,7 @@ class MarkovText(Task):
     version = 1
     main_score = "nll"
     scores = ("nll", "nll_behind_cut", "token_accuracy")
-    group_scores = {"nll_behind_cut": ("nll", "behind_cut")}  # noqa: RUF012
+    group_scores = {"nll_behind_cut": ("nll", "behind_cut", "NLL after the switch (nats)", "NLL.")}  # noqa: RUF012
     progress_label = "tokens behind the cut"
     knows_truth = False
 

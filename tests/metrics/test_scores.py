@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -11,12 +12,12 @@ from regbench.data.instances import Instances
 from regbench.metrics.metric import (
     METRICS,
     NLL_FLOOR,
-    POSITION_METRICS,
     Metric,
     Rows,
     TokenPrediction,
     computed,
     metrics_of,
+    metrics_told,
     score_positions,
 )
 from regbench.metrics.scores import (
@@ -293,21 +294,38 @@ def test_a_task_brings_a_metric_of_its_own() -> None:
     assert got["late_squares"].value == pytest.approx(0.68)
     assert metrics_of(task)["late_squares"].label == "late squares"
     for metrics, message in (
-        ((METRICS["nll"],), "its metric 'nll' has the name of a built-in score"),
+        ((METRICS["nll"],), "Own: 'nll' is the name of a built-in metric: give it another name"),
         ({"squares": squares}, "its metrics must be a tuple of regbench.Metric, not {'squares'"),
     ):
         with pytest.raises(UserError, match=message):
             metrics_of(type("Own", (Halves,), own | {"metrics": metrics})(None))
 
 
+def test_scores_of_a_track_that_is_not_here_are_told_by_their_names_and_baselines() -> None:
+    names = ("late_accuracy", "tvd", "nll_behind_cut", "z5_area", "brier", "share")
+    scores = {name: SimpleNamespace(value=0.5) for name in names}
+    oracle = scores | {"brier": SimpleNamespace(value=0.1), "share": SimpleNamespace(value=0.9)}
+    baselines = (SimpleNamespace(anchor="start", scores=scores), SimpleNamespace(anchor="end", scores=oracle))
+    result: Any = SimpleNamespace(metrics=names, baselines=dict(enumerate(baselines)))
+    told = metrics_told(result)
+    assert [(metric.name, metric.heading, metric.over) for metric in told.values()] == [
+        ("late_accuracy", "late accuracy ↑", "token_accuracy"),
+        ("tvd", "TVD ↓", "tvd"),
+        ("nll_behind_cut", "nll behind cut ↓", "nll"),
+        ("z5_area", "z5 area ↑", "area"),
+        ("brier", "brier ↓", "brier"),
+        ("share", "share ↑", "share"),
+    ]
+
+
 def test_the_table_of_metrics() -> None:
     assert [name for name, metric in METRICS.items() if not metric.higher_is_better] == [
-        "tvd", "global_tvd", "nll", "nll_behind_cut", "mse", "truth_mse",
-    ]  # fmt: skip
-    for name, metric in METRICS.items():
-        base = POSITION_METRICS[metric.over]
-        assert metric.name == name
-        assert (metric.limits, metric.log_axis, metric.kind) == (base.limits, base.log_axis, base.kind)
+        "tvd",
+        "nll",
+        "mse",
+        "truth_mse",
+    ]
+    assert all(metric.name == metric.over == name for name, metric in METRICS.items())
     assert METRICS["nll"].limits[1] == pytest.approx(-np.log(NLL_FLOOR))
 
 
@@ -316,10 +334,12 @@ def test_every_group_score_of_a_built_in_task_is_described(name: str) -> None:
     """And is over the metric that the task says."""
     task = object.__new__(registry.load(registry.TASK, name))  # what its class says; parameters may add group scores
     assert task.scores
-    for score_name in task.scores:
-        over, _ = task.metric_and_group(score_name)
-        assert METRICS[score_name].over == over
-    assert metrics_of(task) == {score_name: METRICS[score_name] for score_name in task.scores}
+    for score_name, metric in metrics_of(task).items():
+        over, group = task.metric_and_group(score_name)
+        base = METRICS[over]
+        assert metric == base if group is None else metric.name == score_name != over
+        assert (metric.over, metric.limits, metric.log_axis) == (over, base.limits, base.log_axis)
+        assert "over the group" not in metric.meaning
 
 
 @pytest.mark.parametrize(
@@ -330,8 +350,8 @@ def test_every_group_score_of_a_built_in_task_is_described(name: str) -> None:
         ({"group_scores": {"late_accuracy": ("token_acuracy", "late")}}, "'late_accuracy' is over 'token_acuracy', no"),
         ({"scores": ("nll_behind_cut",)}, "the score 'nll_behind_cut' is no metric or group score"),
         (
-            {"scores": ("nll_behind_cut",), "group_scores": {"nll_behind_cut": ("token_accuracy", "late")}},
-            "the score 'nll_behind_cut' is over 'token_accuracy', but of another score of that name lower is better",
+            {"scores": ("nll",), "group_scores": {"nll": ("token_accuracy", "late")}},
+            "Named: 'nll' is the name of a built-in metric: give it another name",
         ),
     ],
 )

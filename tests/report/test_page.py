@@ -17,7 +17,7 @@ import pytest
 import regbench
 from regbench import cli
 from regbench.evaluation.predictions import Predictions
-from regbench.metrics.metric import score_positions
+from regbench.metrics.metric import METRICS, score_positions
 from regbench.metrics.scores import score
 from regbench.report.content import human_bytes, human_growth, human_seconds, score_rows
 from regbench.report.instances import MOST_ROWS, Drawn, _shown_tokens, choose, layout
@@ -87,7 +87,7 @@ class TestThePage:
 
     def test_it_holds_the_scores_of_the_result(self, finished: Path, result: Result) -> None:
         html = (finished / "report.html").read_text()
-        for row in score_rows(result):
+        for row in score_rows(result, METRICS):
             for record in row.scores.values():
                 assert f'>{record.value:.3f} <span class="err">± {record.stderr:.3f}</span>' in html
         series = {one["name"]: one for one in data_of(html)["series"]}
@@ -366,7 +366,7 @@ class TestInABrowser:
 
     def test_tables_and_charts_are_there(self, phone: Visit, result: Result) -> None:
         seen = phone.outcome
-        assert seen["rows"] == len(score_rows(result))
+        assert seen["rows"] == len(score_rows(result, METRICS))
         assert seen["metric"] == "legal accuracy ↑"
         assert seen["otherMetric"] == "TVD ↓"
         assert seen["lines"] - seen["fewerLines"] == 2  # both seeds

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from regbench import cli
-from regbench.cli.tables import result_table
+from regbench.cli.tables import metrics_of_run, result_table
 from regbench.evaluation.baselines import default_baselines
 from regbench.evaluation.predictions import CompactPredictions
 from regbench.report.content import as_text
@@ -66,7 +66,8 @@ def test_a_run_writes_the_page_and_the_command_the_same_bytes(text_run: Path, te
 
 def test_tables_have_no_normalized_score_without_an_oracle(text_run: Path) -> None:
     console = Console(record=True, width=100, file=io.StringIO())
-    console.print(result_table(read_result(text_run)))
+    result = read_result(text_run)
+    console.print(result_table(result, metrics_of_run(result, text_run)))
     printed = console.export_text()
     assert "oracle" not in printed
     assert "normalized" not in printed

@@ -114,13 +114,9 @@ def test_where_maps_are_few_all_are_found() -> None:
         assert CROWDED.identities(CROWDED.generate(fewer, split)) == found[split][: fewer.size(split)]
 
 
-@pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_too_few_maps_is_said(split: str) -> None:
-    with pytest.raises(
-        UserError, match=r"^2 keys with 4 values have 16 maps, and each of the 17 instances needs"
-    ) as said:
-        CROWDED.generate(Splits(train=8, validation=4, test=5, seed=3), split)
-    assert "\n" not in str(said.value)
+def test_too_few_maps_is_said() -> None:
+    with pytest.raises(UserError, match="^these parameters give too few distinct maps: 16 found where 17 are needed$"):
+        CROWDED.generate(Splits(train=8, validation=4, test=5, seed=3), "train")
 
 
 def test_the_curve_shows_for_how_long_one_remembers() -> None:

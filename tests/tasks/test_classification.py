@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from scipy import stats
 
 from baselines.smoothed_ngram import SmoothedNGram
@@ -21,16 +20,11 @@ from regbench.tasks.base import Splits
 from regbench.tasks.classification import Classification, ClassificationParameters
 from regbench.tracks import load_track
 from regbench.utils.errors import UserError
-from tests.data.text.conftest import write_corpus
+from tests.tasks.conftest import write_text_track
 
 SPLITS = Splits(train=60, validation=24, test=48, seed=0)
 NAMES = ("train", "validation", "test")
 SMALL: dict[str, Any] = {"vocab_size": 400, "n_exemplars": 5, "excerpt": 8, "n_queries": 6, "n_label_tokens": 20}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_corpus(tmp_path_factory.mktemp("corpus") / "texts", documents=30)
 
 
 @pytest.fixture(scope="module")
@@ -125,17 +119,10 @@ def test_errors_are_over_problems(task: Classification, made: dict[str, Instance
 
 
 def test_predictors_are_compared_over_problems(folder: Path, tmp_path: Path) -> None:
-    content = {
-        "name": "few-v1",
-        "task": "classification",
-        "parameters": {"source": str(folder), **SMALL},
-        "splits": {"train": 60, "validation": 24, "test": 48, "seed": 0},
-        "budget": {"train_tokens": 3000},
-        "main_score": "nll",
-    }
-    (tmp_path / "few-v1.yaml").write_text(yaml.safe_dump(content))
+    parameters = {"source": str(folder), **SMALL}
+    track = write_text_track(tmp_path / "own-v1.yaml", "classification", parameters, train=60, validation=24, test=48)
     names = ["unigram witten-bell", "3-gram witten-bell"]
-    found = find_predictors(names, str(tmp_path / "few-v1.yaml"))
+    found = find_predictors(names, str(track))
     sums = []
     for one in found.compared:
         assert isinstance(one.source, SmoothedNGram)

@@ -15,7 +15,8 @@ from regbench.data.instances import Instances
 from regbench.evaluation.cuts import Cuts
 from regbench.metrics.scores import score
 from regbench.models.predictor import predict_in_batches
-from regbench.tasks._reach import DrawnReachTask, _apportion
+from regbench.tasks._drawn import _apportion
+from regbench.tasks._reach import DrawnReachTask
 from regbench.tasks.base import Splits
 from regbench.tasks.copying import Copying
 from regbench.tasks.distance import Distance

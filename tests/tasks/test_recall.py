@@ -8,7 +8,6 @@ import pytest
 from regbench.data.instances import Instances
 from regbench.tasks.base import Splits
 from regbench.tasks.recall import Recall, RecallParameters
-from regbench.utils.errors import UserError
 
 SPLITS = Splits(train=60, validation=10, test=30, seed=0)
 PLAIN = {"key_tokens": 6, "value_tokens": 5, "n_keys": 4, "length": 40}
@@ -106,9 +105,3 @@ def test_fresh_instances_have_the_map_of_the_splits() -> None:
     own = task_of(PLAIN)
     other = Splits(train=0, validation=0, test=30, seed=99)
     assert own.fresh(SPLITS, 30, 99).fingerprint == own.generate(other, "test").fingerprint
-
-
-def test_too_few_instances_are_refused() -> None:
-    few = {"key_tokens": 2, "value_tokens": 2, "n_keys": 2, "one_map": True, "length": 4}
-    with pytest.raises(UserError, match="too few distinct instances"):
-        task_of(few).generate(SPLITS, "test")  # two orders of two keys

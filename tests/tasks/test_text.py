@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from regbench.data.instances import Instances
 from regbench.metrics.scores import score
@@ -16,15 +15,11 @@ from regbench.tasks.text import Text, TextParameters
 from regbench.tracks import load_track
 from regbench.utils.errors import UserError
 from tests.data.text.conftest import write_corpus
+from tests.tasks.conftest import write_text_track
 
 SPLITS = Splits(train=300, validation=40, test=80, seed=0)
 NAMES = ("train", "validation", "test")
 SMALL: dict[str, Any] = {"length": 64, "vocab_size": 400}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_corpus(tmp_path_factory.mktemp("corpus") / "texts", documents=30)
 
 
 @pytest.fixture(scope="module")
@@ -66,19 +61,6 @@ def test_errors_are_over_documents(task: Text, made: dict[str, Instances]) -> No
     assert score(task, test, [given], apart=True)["nll"].stderr < 0.75 * error
 
 
-def write_track(path: Path, source: str) -> Path:
-    content = {
-        "name": "own-v1",
-        "task": "text",
-        "parameters": {"source": source, **SMALL},
-        "splits": {"train": 30, "validation": 5, "test": 9, "seed": 0},
-        "budget": {"train_tokens": 1000},
-        "main_score": "nll",
-    }
-    path.write_text(yaml.safe_dump(content))
-    return path
-
-
 @pytest.mark.parametrize("source", ["texts", "./texts", "../own/texts"])
 def test_a_relative_source_is_seen_from_the_tracks_folder(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -87,7 +69,7 @@ def test_a_relative_source_is_seen_from_the_tracks_folder(
     own, elsewhere = tmp_path / "own", tmp_path / "elsewhere"
     write_corpus(own / "texts", documents=6)
     write_corpus(elsewhere / "texts", documents=7)
-    path, found = write_track(own / "own-v1.yaml", source), []
+    path, found = write_text_track(own / "own-v1.yaml", "text", {"source": source, **SMALL}), []
     for here, name in ((own, "own-v1.yaml"), (tmp_path, "own/own-v1.yaml"), (elsewhere, str(path))):
         monkeypatch.chdir(here)
         track = load_track(name)
@@ -121,10 +103,10 @@ def test_a_relative_source_that_is_missing_is_said_with_its_place(
         ("./gone", "^no such file or folder: own/gone$"),
         ("texts", "^no such file or folder: own/texts; a relative source is seen from the track's folder$"),
     ):
-        write_track(tmp_path / "own" / "own-v1.yaml", source)
+        write_text_track(tmp_path / "own" / "own-v1.yaml", "text", {"source": source, **SMALL})
         with pytest.raises(UserError, match=message):
             load_track("own/own-v1.yaml").instances("test")
-    write_track(tmp_path / "own" / "own-v1.yaml", "someone/news")
+    write_text_track(tmp_path / "own" / "own-v1.yaml", "text", {"source": "someone/news", **SMALL})
     assert load_track("own/own-v1.yaml").task.corpus.source.dataset == "someone/news"  # type: ignore[attr-defined]
 
 

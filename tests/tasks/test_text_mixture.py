@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from regbench import cli
 from regbench.data.instances import Instances
@@ -20,6 +19,7 @@ from regbench.tracks import load_track
 from regbench.tracks.track import frozen_tracks
 from regbench.utils.errors import UserError
 from tests.data.text.conftest import TOPICS, write_corpus
+from tests.tasks.conftest import write_text_track
 
 SPLITS = Splits(train=300, validation=40, test=80, seed=0)
 NAMES = ("train", "validation", "test")
@@ -27,11 +27,6 @@ SMALL: dict[str, Any] = {"length": 64, "min_cut": 16, "max_cut": 40, "vocab_size
 MADE = "c007541f0f91e0da7f36e0de7defb35f0124fbf0dbc3e2f609fd838336eacc8b"
 """The fingerprint of two excerpts before there could be three."""
 FEW = frozenset({"asyncio", "email", "html", "http", "json", "logging", "pydoc_data"})  # of the library
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_corpus(tmp_path_factory.mktemp("corpus") / "texts", documents=30)
 
 
 @pytest.fixture(scope="module")
@@ -219,16 +214,7 @@ def test_show_names_the_topics_and_where_the_second_begins(task: TextMixture, ma
 
 def test_an_edited_file_is_never_served_from_the_cache(tmp_path: Path) -> None:
     folder = write_corpus(tmp_path / "texts", documents=6)
-    track = {
-        "name": "own-v1",
-        "task": "text_mixture",
-        "parameters": {"source": str(folder), **SMALL},
-        "splits": {"train": 30, "validation": 5, "test": 9, "seed": 0},
-        "budget": {"train_tokens": 1000},
-        "main_score": "nll",
-    }
-    path = tmp_path / "own-v1.yaml"
-    path.write_text(yaml.safe_dump(track))
+    path = write_text_track(tmp_path / "own-v1.yaml", "text_mixture", {"source": str(folder), **SMALL})
     before = load_track(str(path)).instances("train")
     assert load_track(str(path)).instances("train").fingerprint == before.fingerprint
     for file in folder.rglob("*.txt"):

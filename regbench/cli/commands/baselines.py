@@ -50,8 +50,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             bar.on = f" on {track.name}"
             measured[track.name] = measure(track, bar.announce)
             console.print(f"{track.name}, test split")
-            for cells in (score_cells(measured[track.name]), difference_cells(measured[track.name])):
-                print_fitting(_table(*cells), console)
+            for cells in (score_cells, difference_cells):
+                print_fitting(_table(*cells(track.name, measured[track.name])), console)
             if page is not None:
                 with explain_full_disk(page.parent):
                     write_tables(page, {track.name: measured[track.name]})

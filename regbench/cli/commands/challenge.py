@@ -57,8 +57,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     )
     for metric, change in found.changes.items():
         fresh, expected = found.fresh[metric], found.expected[metric]
+        name = label(metric, stored.entry.track)
         print_line(
-            f"{label(metric)}: {fresh.value:.4f} on cut prompts, {expected.value:.4f} ± {expected.stderr:.4f} expected, "
+            f"{name}: {fresh.value:.4f} on cut prompts, {expected.value:.4f} ± {expected.stderr:.4f} expected, "
             f"{change.change / max(change.noise, 1e-12):+.1f} standard errors (+ is better)",
             console,
         )

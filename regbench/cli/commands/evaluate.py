@@ -79,7 +79,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench import runner
     from regbench.analysis.trained import load_to_ask
     from regbench.cli.tables import result_table
-    from regbench.metrics.metric import metrics_of
     from regbench.models.model import find_device
     from regbench.report.table import print_fitting
     from regbench.tracks import load_track
@@ -105,7 +104,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             result = runner.evaluate_language_model(
                 arguments.track, arguments.model, arguments.split, settings=settings, device=arguments.device, **shared
             )
-    print_fitting(result_table(result, metrics_of(load_track(arguments.track).task)), console)
+    print_fitting(result_table(result, load_track(arguments.track).metrics), console)
     values = [seed.scores[result.track.main_score].value for seed in result.seeds]
     assert result.evaluation is not None
     if outside := result.evaluation.outside:

@@ -226,7 +226,7 @@ def _list_runs(folder: Path, console: Console) -> int:
 
 def _run_cells(run: Path) -> tuple[str, list[str]]:
     from regbench.config import read_run
-    from regbench.metrics.metric import METRICS
+    from regbench.report.content import label
     from regbench.results import read_result
 
     try:
@@ -239,9 +239,8 @@ def _run_cells(run: Path) -> tuple[str, list[str]]:
     except UserError:
         return UNREADABLE, []
     main = result.track.main_score
-    label = METRICS[main].label if main in METRICS else main
     normalized = f"{100 * statistics.fmean(result.normalized):.0f}" if result.normalized else ""
-    score = f"{label} {result.score(main).value:.3f}"
+    score = f"{label(main, result.track.name)} {result.score(main).value:.3f}"
     return result.track.name, [result.architecture.name, str(len(result.seeds)), score, normalized]
 
 

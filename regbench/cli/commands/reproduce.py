@@ -81,8 +81,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         verdict = "the same"
         if metric in made.differs:
             verdict = "different" if change.worse or change.better else "different by the entry's noise alone"
-        row = (label(metric), f"{then:.4f}", f"{now:.4f}", f"{now - then:+.4f}", f"± {change.allowed:.4f}", verdict)
-        table.add_row(*row)
+        cells = (f"{then:.4f}", f"{now:.4f}", f"{now - then:+.4f}", f"± {change.allowed:.4f}")
+        table.add_row(label(metric, made.entry.track), *cells, verdict)
     print_fitting(table, console)
     same = f"seed{'s' * (len(made.identical) > 1)} {', '.join(map(str, made.identical))}" if made.identical else "none"
     rest = "; what differs above is the entry's other seeds" if list(made.identical) == seeds != all_seeds else ""
