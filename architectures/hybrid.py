@@ -95,8 +95,9 @@ class Hybrid(Backbone, Model):
             for key in self.model_extra or {}:
                 name, dot, option = key.partition(".")
                 if not dot or name not in named:
+                    of_part = [f"{name}.{key}" for name, cls in named.items() if key in cls.Options.model_fields]
                     known = [*type(self).model_fields, *(f"{name}." for name in named)]
-                    raise ValueError(f"unknown key '{key}'{nearest(key, known)}")
+                    raise ValueError(f"unknown key '{key}'{f'; give {of_part[0]}' if of_part else nearest(key, known)}")
                 if option in SHARED:
                     raise ValueError(f"{key}: all layers have one {option}: set {option}")
             for name, cls in named.items():

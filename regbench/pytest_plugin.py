@@ -159,7 +159,8 @@ class RegbenchScore:
         outcome = regression.RegressionOutcome.of(record or got, got, loaded.metrics, level, prior)
         if record is None:
             regression.write_record(path, got)
-            self._report(f"recorded {got.metric} {got.sample.mean:.4f} in {path}")
+            fails = f"a score that is worse by more than {outcome.change.allowed:.4f} fails"
+            self._report(f"recorded {got.metric} {got.sample.mean:.4f} in {path}; {fails}")
         elif outcome.is_worse:
             hint = f"  {'run':10}{folder}\nIf this is meant, record it with {regression.UPDATE}."
             pytest.fail(f"{outcome.explain()}\n{hint}", pytrace=False)

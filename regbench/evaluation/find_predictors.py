@@ -172,5 +172,5 @@ def _run(folder: Path, label: str | None, track: Track, test: Instances) -> Comp
         raise UserError(f"{folder} has {result.evaluation.limit} instances; a comparison is on all of the test split")
     if result.track.digest != track.definition.digest or result.track.fingerprints["test"] != test.fingerprint:
         now = f"what {track.name} is now" if result.track.name == track.name else track.name
-        raise UserError(f"{folder} is a run on {result.track.name}, not on {now} as the others are")
+        raise UserError(f"{folder} is a run on {result.track.name}, and the comparison is on {now}")
     return ComparedPredictor(label, result.architecture.name, folder.resolve().name, Run(result, folder))

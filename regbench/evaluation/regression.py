@@ -267,7 +267,7 @@ class RegressionOutcome:
                     f"the score is first apart around position {position:g} (bin {i + 1} of {len(e.position)}): "
                     f"expected {statistics.fmean(old):.4f}, got {statistics.fmean(new):.4f}, noise {apart:.4f}"
                 )
-        return "no bin is apart by more than its noise"
+        return "no bin by itself is apart by more than chance explains with so few seeds"
 
     def _apart(self, old: Sequence[float], new: Sequence[float], prior: Prior, instances: float = 0.0) -> float | None:
         """The standard error of the difference of two means over seeds, or None where chance explains the difference."""

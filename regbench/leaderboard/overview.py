@@ -32,6 +32,9 @@ TUNED = "n_heads"
 SMALL = 16 << 10
 """Bytes of state. The overview says what goes farthest with no more."""
 
+FEW = 3
+"""Of fewer rows with so small a state the overview says how many there are."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -106,11 +109,15 @@ class Ability:
         """A row of the table of who goes farthest: with a fixed state, with a small one, with one that grows."""
         states = {name: cell.record.state_bytes for name, cell in self.cells.items()}
         fixed = [name for name, state in states.items() if state is not None]
+        small = [name for name in fixed if (states[name] or 0) <= SMALL]
+        few = (
+            f" ({len(small)} of {len(self.cells)} rows)" if small and len(small) < FEW else ""
+        )  # to be first says little
         return {
             "ability": self.name,
             "trained up to": f"{self.trained:,} {self.unit}",
             "fixed state": self._first(fixed),
-            f"at most {SMALL >> 10} KiB": self._first([name for name in fixed if (states[name] or 0) <= SMALL]),
+            f"at most {SMALL >> 10} KiB": self._first(small) + few,
             "state that grows": self._first([name for name, state in states.items() if state is None]),
         }
 
@@ -129,7 +136,7 @@ class Ability:
         fixed = [state for name in level if (state := self.cells[name].record.state_bytes) is not None]
         text += f", in {_span(fixed, human_bytes)}" if fixed else ""
         near = sum(self.cells[first].entry.name not in self.cells[name].behind for name in names if name not in level)
-        return text + (f"; {near} more level by area" if near else "")
+        return text + (f"; {near} more not told apart" if near else "")
 
 
 @dataclass(frozen=True)

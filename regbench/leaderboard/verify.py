@@ -92,15 +92,16 @@ def verify_entry(
 def verify_run(
     path: Path,
     track: Track | None,
-    source: bytes | None = None,
+    source: Path | None = None,
     announce: Callable[[str], None] = lambda _: None,
     *,
     costly: bool = True,
 ) -> tuple[Case, Findings]:
-    """All that can be found wrong with a run folder that is to become an entry. Arguments are as those of `verify_entry`."""
+    """All that can be found wrong with a run folder that is to become an entry. Arguments are as those of `submit`."""
     folder, findings = RunFolder(path), Findings()
     folder.require()
     result = folder.result
+    kept = None if is_built_in(result.architecture) else _read_source(folder, source)
     reference = find_reference(result.track.name, track)
     scored: list[Scored] = []
     for i, seed in enumerate(result.seeds, 1):
@@ -111,8 +112,8 @@ def verify_run(
             findings.take("predictions", [str(error)])
     complete = len(scored) == len(result.seeds)
     instances = InstanceScores.of([one.scores for one in scored]) if complete else None
-    kept = scored if complete else None
-    case = Case(result, folder.configuration, reference, instances, source, folder, kept, announce)
+    whole = scored if complete else None
+    case = Case(result, folder.configuration, reference, instances, kept, folder, whole, announce)
     _examine(case, findings, costly=costly)
     return case, findings
 
@@ -165,10 +166,7 @@ def submit(
         check_name(name)
     if by is not None:
         check_by(by)
-    folder = RunFolder(run)
-    folder.require()
-    kept = None if is_built_in(folder.result.architecture) else read_source(folder, source)
-    case, findings = verify_run(run, track, kept, announce)
+    case, findings = verify_run(run, track, source, announce)
     name = name if name is not None else default_name(case.configuration, case.result)
     findings.take("name", name_faults(name, case.result))
     if findings.faults:
@@ -194,7 +192,7 @@ def submit(
     return Submission(findings, stored.path, [old for old in before if old in written], gone)
 
 
-def read_source(run: RunFolder, given: Path | None) -> bytes:
+def _read_source(run: RunFolder, given: Path | None) -> bytes:
     """The file of an architecture that is not built in, where it is given or where the run found it. It is never run."""
     named = run.config.architecture
     path = given or registry.as_file(named)[0]

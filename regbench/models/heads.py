@@ -29,7 +29,8 @@ def full(x: Tensor) -> Tensor:
 
 
 def split_heads(x: Tensor, n_heads: int) -> Tensor:
-    """(B, L, H K) -> (B, H, L, K)."""
+    """(B, L, H K) -> (B, H, L, K). A UserError if the heads cannot share the channels equally."""
+    head_width(x.shape[-1], n_heads, of="the width")
     return x.unflatten(-1, (n_heads, -1)).transpose(1, 2)
 
 

@@ -131,7 +131,7 @@ def load(kind: Kind, name: str | type[Any], folder: Path = Path()) -> type[Any]:
         elif "/" in name or "." in name:
             hint = f"; one of your own is a Python file, and `regbench ls {kind.plural}` lists the others"
         else:
-            hint = nearest(name, known)
+            hint = f"; the file here is {name}.py" if Path(f"{name}.py").is_file() else nearest(name, known)
         raise UserError(f"unknown {kind.noun} '{name}'{hint}")
     module_name, _, attribute = known[name].target.partition(":")
     try:
@@ -318,12 +318,18 @@ def _import_file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    before, sys.modules[name] = set(sys.modules), module
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise UserError(f"{path} cannot be imported: {blame(error)}") from error
+    for other in (
+        sys.modules.keys() - before - {name}
+    ):  # its content is in no digest, so a resumed run would not see an edit
+        if resolved.parent == Path(getattr(sys.modules[other], "__file__", None) or "/").resolve().parent:
+            del sys.modules[name], sys.modules[other]
+            raise UserError(f"{path} imports {other}, which lies beside it: put both into one file")
     return module
 
 

@@ -85,6 +85,7 @@ NO_HEADS = "only architectures made of a mixer take n-gram heads"
         ("hybrid", {"mixers": "a=lstm,a=mamba"}, "two are called 'a': give one a name of its own, as in a=mamba"),
         ("hybrid", {"mixer": "lstm"}, "unknown key 'mixer'; did you mean 'mixers'"),
         ("hybrid", {"lstm.start": "uniform"}, "unknown key 'lstm.start'"),
+        ("hybrid", {"window": 3}, "unknown key 'window'; give transformer.window$"),
         ("hybrid", {"transformer.windw": 3}, "^transformer: option: unknown key 'windw'; did you mean 'window'"),
         ("hybrid", {"transformer.window": -1}, "^transformer: option: window: input should be greater than or equal"),
         ("hybrid", {"transformer.d_model": 32}, "transformer.d_model: all layers have one d_model: set d_model"),

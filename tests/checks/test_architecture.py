@@ -299,10 +299,10 @@ def test_an_architecture_that_does_not_compile_may_say_so() -> None:
         (ClaimsTooLittle, "streams", "it claims 8 bytes of state for a sequence, and after 36 tokens holds 144"),
         (ClaimsTooMuch, "streams", "it claims 288 bytes of state for a sequence, and after 36 tokens holds 144"),
         (Hoards, "streams", "it claims 144 bytes of state for a sequence, and after 36 tokens holds 4752"),
-        (StreamsNaN, "streams", "its recurrent form differs from its parallel form at position 0"),
+        (StreamsNaN, "streams", "its recurrent form differs from its parallel form at position 0, by"),
         (StreamsWide, "streams", r"the mixer StreamsWide returns from step the shape \(1, 2, 16\), not \(2, 16\)"),
         (BornOfChance, "deterministic", "two models made under one seed differ"),
-        (StreamsOtherwise, "streams", "its recurrent form differs from its parallel form at position 1"),
+        (StreamsOtherwise, "streams", "its recurrent form differs from its parallel form at position 1, by"),
         (Forgets, "saves", "a model loaded from its saved weights predicts otherwise"),
     ],
 )

@@ -282,6 +282,6 @@ def test_a_task_without_truth_has_scores_and_no_distances(text_file: Path, capsy
 
 
 def test_a_run_on_another_track_is_refused(runs: dict[str, Path]) -> None:
-    with pytest.raises(UserError, match=r"one is a run on tiny-v1, not on pfa-small-v1 as the others are"):
+    with pytest.raises(UserError, match=r"one is a run on tiny-v1, and the comparison is on pfa-small-v1"):
         compare([str(runs["one"]), "oracle"], "pfa-small-v1")
     assert load_track("pfa-small-v1").name == "pfa-small-v1"

@@ -245,7 +245,10 @@ class TestWhereTheyPart:
                 "the score is first apart around position 5.5 (bin 2 of 2): expected 0.8000, got 0.6000, noise 0.0"
             )
         )
-        assert RegressionOutcome.of(made(tiny), made(tiny)).positions() == "no bin is apart by more than its noise"
+        assert (
+            RegressionOutcome.of(made(tiny), made(tiny)).positions()
+            == "no bin by itself is apart by more than chance explains with so few seeds"
+        )
 
     def test_a_bin_has_more_noise_of_instances_than_the_whole(self, tiny: Track) -> None:
         """Instances that move by chance: the few positions of a bin may move further than all of them."""

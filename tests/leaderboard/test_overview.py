@@ -150,7 +150,7 @@ def test_who_goes_farthest_with_each_kind_of_state() -> None:
         "ability": "recall",
         "trained up to": "64 pairs",
         "fixed state": "deltanet: 96, in 36.5 KiB",
-        "at most 16 KiB": "lstm: 8, in 16.0 KiB",
+        "at most 16 KiB": "lstm: 8, in 16.0 KiB (1 of 3 rows)",
         "state that grows": "transformer: >= 192",
     }
     assert list(first(grows).values())[2:] == ["", "", "transformer: >= 192"]
@@ -162,7 +162,7 @@ def test_those_that_reach_the_same_are_level() -> None:
     more = [row(RECALL, name, 0.8, 20 << 10, 32) for name in ("h3", "lstm")]
     assert first(*rows, *more)["fixed state"].startswith("gla, h3 and 2 more: 32, in")
     noisy = row(RECALL, "mamba2", 0.7, 1024, 16, rank=3, better=frozenset({"mamba"}))
-    assert first(rows[0], noisy)["fixed state"] == "gla: 32, in 20.0 KiB; 1 more level by area"
+    assert first(rows[0], noisy)["fixed state"] == "gla: 32, in 20.0 KiB; 1 more not told apart"
 
 
 def test_of_those_that_hold_nothing_the_area_says_which_is_first() -> None:

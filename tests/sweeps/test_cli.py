@@ -46,7 +46,10 @@ def test_a_sweep_is_told_and_tabulated(capsys: pytest.CaptureFixture[str], tmp_p
     row = next(line for line in out.splitlines() if line.strip().startswith("average"))
     assert "learning_rate=0.01" in row
     assert out.count("it sees the future") == 2
-    assert "next, as an entry needs: write seeds: [0, 1, 2] in sweep.yaml and sweep again" in out
+    assert (
+        "next, as an entry needs: write seeds: [0, 1, 2] in sweep.yaml, leave out what shortens the training, and sweep again"
+        in out
+    )
     assert "regbench submit" not in out
     assert "best.yaml, table.csv, trials.csv" in out
     assert f"1 run at once, {threads.asked() or threads.cores()} thread" in err

@@ -154,13 +154,18 @@ def test_the_source_digest_of_a_class_of_a_notebook(monkeypatch: pytest.MonkeyPa
         registry.source_digest(made["Made"])
 
 
-def test_a_plug_in_is_one_file(tmp_path: Path) -> None:
+def test_a_plug_in_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where Python finds what lies beside it, as from its own folder: an edit of that would go unseen."""
     (tmp_path / "mine.py").write_text("from my_layers import WIDTH\n" + MIXER.format(name="Mine"))
     (tmp_path / "my_layers.py").write_text("WIDTH = 4\n")
     path = list(sys.path)
     with pytest.raises(UserError, match=r"mine.py:1: ModuleNotFoundError: No module named 'my_layers'"):
         registry.load(ARCHITECTURE, str(tmp_path / "mine.py"))
     assert sys.path == path
+    monkeypatch.syspath_prepend(tmp_path)
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"mine.py imports my_layers, which lies beside it: put both into one file"):
+            registry.load(ARCHITECTURE, str(tmp_path / "mine.py"))
 
 
 def test_a_strangers_mamba_hides_no_built_in(tmp_path: Path) -> None:
@@ -206,13 +211,17 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, content: str, suffix:
     assert "\n" not in str(caught.value)
 
 
-def test_unknown_names_suggest_the_nearest() -> None:
+def test_unknown_names_suggest_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="unknown architecture 'manba'; did you mean 'mamba'"):
         registry.load(ARCHITECTURE, "manba")
     with pytest.raises(UserError, match="unknown task 'xyz'; known: arithmetic, associative_recall, bigram, cla"):
         registry.load(TASK, "xyz")
     with pytest.raises(UserError, match="no such file: nowhere.py"):
         registry.load(ARCHITECTURE, "nowhere.py")
+    (tmp_path / "manba.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"unknown architecture 'manba'; the file here is manba.py"):
+        registry.load(ARCHITECTURE, "manba")
     assert nearest("xyz", ["oracle", "bayes", "oracle"]) == "; known: bayes, oracle"
 
 

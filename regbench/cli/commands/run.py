@@ -71,10 +71,11 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     assert reporter.folder is not None
     print_fitting(result_table(result, metrics_of_run(result, reporter.folder)), console)
     seed, few = result.seeds[0], result.training.get("train_instances")
+    each, over = ("a seed ", ": of a mean over seeds, else over instances") if len(result.seeds) > 1 else ("", "")
     console.print(
-        f"{result.architecture.parameters:,} parameters, {seed.tokens:,} training tokens "
+        f"{result.architecture.parameters:,} parameters, {seed.tokens:,} training tokens {each}"
         f"{f'of the first {few:,} instances ' if few else ''}in {seed.seconds:.0f} s "
-        f"({seed.tokens_per_second:,.0f} tokens/s), ± is one standard error",
+        f"({seed.tokens_per_second:,.0f} tokens/s, with validation), ± is one standard error{over}",
     )
     if words := reach_words(result):
         learned = max(seed.tokens_to_learn or 0 for seed in result.seeds)

@@ -82,6 +82,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 def _print(sweep: Sweep, swept: Swept, console: Console) -> None:
     from regbench.cli.tables import sweep_table
     from regbench.leaderboard.figures import seeds_needed
+    from regbench.leaderboard.standing import FULL, budget_share
     from regbench.sweeps.state import SweepFolder
 
     for track in dict.fromkeys(row.point.track.name for row in swept.best):
@@ -98,7 +99,11 @@ def _print(sweep: Sweep, swept: Swept, console: Console) -> None:
     candidates = [row for row in swept.best if row.point.track.takes_entries]
     given = tuple(sweep.file.seeds)
     if candidates and given != (seeds := seeds_needed(given)):
-        print_line(f"next, as an entry needs: write seeds: {list(seeds)} in {sweep.path} and sweep again", console)
+        short = any(budget_share(row.result, row.point.track) < FULL for row in candidates)
+        less = ", leave out what shortens the training," if short else ""
+        print_line(
+            f"next, as an entry needs: write seeds: {list(seeds)} in {sweep.path}{less} and sweep again", console
+        )
         return
     for row in candidates:
         submit = f"next: regbench submit {shlex.quote(str(row.folder))}"

@@ -44,14 +44,15 @@ def configure(verify: argparse.ArgumentParser) -> None:
     verify.add_argument(
         "--contribution", metavar="BASE", help="of a folder: only entries that have changed since BASE, and no evidence"
     )
-    verify.add_argument("--source", metavar="FILE", help="of a run: the file of an architecture of your own")
+    verify.add_argument(
+        "--source", metavar="FILE", help="of a run: the file of an architecture of your own, if it was moved"
+    )
     add_own_track(verify)
 
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.leaderboard.against_run import repredict
-    from regbench.leaderboard.claim import RunFolder
-    from regbench.leaderboard.verify import contributed, read_source, verify_entry, verify_run
+    from regbench.leaderboard.verify import contributed, verify_entry, verify_run
     from regbench.results import require_finished
 
     path, announce, brought = Path(arguments.what), tell, list[str]()
@@ -61,7 +62,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         refuse_unused(arguments, ("run", "contribution"), f"goes with entries, and {path} is a run")
         require_finished(path)
         run = path
-        source = read_source(RunFolder(path), Path(arguments.source)) if arguments.source else None
+        source = Path(arguments.source) if arguments.source else None
         found: Iterable[tuple[Path, Findings]] = [(path, verify_run(path, track, source, announce)[1])]
     else:
         entries = _entries(arguments)
