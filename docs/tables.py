@@ -137,9 +137,11 @@ def suite() -> str:
                 row["training.learning_rate"]
             )
             if same and all(
-                not row[key] or str(options[key]).lower() == row[key] for key in ("short_conv", "negative_eigenvalues")
+                not row[key] or str(options[key]).lower() == row[key]
+                for key in ("n_heads", "short_conv", "negative_eigenvalues")
             ):
-                plain = "+".join(part for part in name.split("+") if "learning_rate" not in part)
+                tuned = ("learning_rate", "n_heads") if row["n_heads"] else ("learning_rate",)
+                plain = "+".join(part for part in name.split("+") if not part.startswith(tuned))
                 cells.setdefault(plain, {})[row["track"]] = f"{main_score(row['track'], name):.3f}"
                 width = one.architecture.conv_width
                 looks[plain] = LOOKS_BACK.get(one.architecture.name, str(width) if width else "none")

@@ -103,22 +103,23 @@ class Ability:
     cells: Mapping[str, Cell]
     unit: str
     trained: int
+    untrained: str  # the best baseline that does not know the truth, with its area
 
     @property
     def farthest(self) -> dict[str, str]:
-        """A row of the table of who goes farthest: with a fixed state, with a small one, with one that grows."""
+        """A row of the table of who goes farthest: with a fixed state, a small one, one that grows, and without training."""
         states = {name: cell.record.state_bytes for name, cell in self.cells.items()}
         fixed = [name for name, state in states.items() if state is not None]
         small = [name for name in fixed if (states[name] or 0) <= SMALL]
-        few = (
-            f" ({len(small)} of {len(self.cells)} rows)" if small and len(small) < FEW else ""
-        )  # to be first says little
+        # To be first of few says little.
+        few = f" ({len(small)} of {len(self.cells)} rows)" if small and len(small) < FEW else ""
         return {
             "ability": self.name,
             "trained up to": f"{self.trained:,} {self.unit}",
             "fixed state": self._first(fixed),
             f"at most {SMALL >> 10} KiB": self._first(small) + few,
             "state that grows": self._first([name for name, state in states.items() if state is None]),
+            "without training": self.untrained,
         }
 
     def _first(self, names: Sequence[str]) -> str:
@@ -181,7 +182,10 @@ def overview(boards: Sequence[Board]) -> Overview:
     for track, name in ABILITIES.items():
         if cells := {line.name: line.cells[track] for line in lines if track in line.cells}:
             unit = next(iter(cells.values())).entry.result.seeds[0].curves["area"].axis or "tokens"
-            abilities.append(Ability(name, track, cells, unit, load_track(track).task.trained or 0))
+            baselines = [row for row in here[track].rows if row.entry is None and row.anchor is None]
+            best = max(baselines, key=lambda row: row.scores["area"].value, default=None)
+            untrained = f"{best.name}, area {best.scores['area'].value:.2f}" if best else ""
+            abilities.append(Ability(name, track, cells, unit, load_track(track).task.trained or 0, untrained))
     return Overview(tuple(abilities), tuple(lines), tuple(ABILITIES[track] for track in counted))
 
 

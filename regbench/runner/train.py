@@ -363,6 +363,7 @@ def seed_record(
             done.unlink()
         else:
             provenance.check_provenance(folder, plan.parts)
+            reporter.phase(f"seed {seed} is done")
             return record
     model, trained = train(plan, seed, folder, reporter)
     provenance.note_code(folder, plan.code, afresh=False)

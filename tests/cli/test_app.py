@@ -51,7 +51,7 @@ def test_run_trains_scores_and_prints_the_table(capsys: pytest.CaptureFixture[st
     assert any("same, mean" in row for row in rows)
     assert sum("uniform" in row for row in rows) == 1
     assert re.search(r" 100 *\n", out)
-    assert "training tokens in" in out
+    assert "training tokens a seed in" in out
     assert "result and pictures: here" in out
     code, out, _ = said(capsys, "run", "--resume", "here")
     assert code == 0

@@ -55,9 +55,12 @@ def test_the_best_of_the_tasks_trials_is_the_entry() -> None:
         (chosen,) = group[group.chosen == "yes"].to_dict("records")
         assert chosen["validation_loss"] == group.validation_loss.min()
         ((name, entry),) = of_a_group(str(track), architecture, conv, negative).items()
-        assert entry.selection.trials == len(group) == 3
+        heads = group.n_heads.dropna().unique()
+        assert entry.selection.trials == len(group) == 3 * max(1, len(heads))
         assert entry.training["learning_rate"] == chosen["training.learning_rate"]
-        (row,) = (row for row in page if row[0] == "+".join(p for p in name.split("+") if "learning_rate" not in p))
+        assert not len(heads) or entry.architecture.options["n_heads"] == chosen["n_heads"]
+        tuned = ("learning_rate", "n_heads") if len(heads) else ("learning_rate",)
+        (row,) = (row for row in page if row[0] == "+".join(p for p in name.split("+") if not p.startswith(tuned)))
         score = fmean(seed.scores[entry.track.main_score].value for seed in entry.seeds)
         assert row[2 + tracks.index(str(track))] == f"{score:.3f}"
     shown = sum(cell != "—" for row in page for cell in row[2:])

@@ -88,7 +88,9 @@ def _print(sweep: Sweep, swept: Swept, console: Console) -> None:
     for track in dict.fromkeys(row.point.track.name for row in swept.best):
         print_fitting(sweep_table(track, [row for row in swept.best if row.point.track.name == track]), console)
     if swept.rows:
-        console.print("Chosen on validation. After a score: the lowest and the highest seed.")
+        more = len(swept.rows) - len(swept.best)
+        rest = f" {more} more in table.csv." if more else ""
+        console.print(f"Chosen on validation. After a score: the lowest and the highest seed.{rest}")
     if swept.failures:
         failures = [(one.label, one.message) for one in swept.failures]
         console.print(narrow_table("failed", ("what", "why"), 2, failures, fold=2))
@@ -140,7 +142,7 @@ def _print_costs(sweep: Sweep, divided: Share, costs: list[Cost], console: Conso
     longest = max(cost.seconds / cost.cells for cost in costs)
     seconds = max(longest, sum(cost.seconds for cost in costs) / divided.jobs)
     print_line(
-        f"{cells}, about {human_seconds(seconds)} with {divided.jobs} at once, {each}; without the baselines "
-        "of a track that is new here",
+        f"{cells}, about {human_seconds(seconds)} with {divided.jobs} at once, {each}; training alone: "
+        "processes that start, scoring and the baselines of a track that is new here come on top",
         console,
     )
