@@ -72,20 +72,13 @@ class ScoreRecord(Strict):
 
 
 class Curve(Strict):
-    """A score by position in the context, in bins.
+    """A score by position in the context, in bins."""
 
-    Attributes:
-        position: the mean position of each bin.
-        count: how many positions the mean is over.
-        stderr: of the mean; only where the task has its own measure of progress.
-        axis: what `position` counts there.
-    """
-
-    position: list[float]
+    position: list[float]  # the mean position of each bin
     value: list[float]
-    count: list[int]
-    stderr: list[float] | None = None
-    axis: str | None = None
+    count: list[int]  # how many positions the mean is over
+    stderr: list[float] | None = None  # of the mean; only where the task has its own measure of progress
+    axis: str | None = None  # what `position` counts there
 
 
 REACHED = 0.9
@@ -93,15 +86,10 @@ REACHED = 0.9
 
 
 class Reach(Strict):
-    """The largest size up to which the rescaled accuracy stays at `REACHED`, in the unit of the axis.
+    """The largest size up to which the rescaled accuracy stays at `REACHED`, in the unit of the axis."""
 
-    Attributes:
-        size: between two tested sizes it is interpolated in the logarithm.
-        bound: "<" where the smallest size already fails: `size` is that size. ">=" where none fails: `size` is the largest.
-    """
-
-    size: float
-    bound: Literal["", "<", ">="] = ""
+    size: float  # between two tested sizes it is interpolated in the logarithm
+    bound: Literal["", "<", ">="] = ""  # "<": the smallest size, which is `size`, already fails. ">=": the largest does not
 
     @classmethod
     def of(cls, sizes: Sequence[float], accuracy: Sequence[float]) -> Reach:
@@ -135,22 +123,15 @@ class TrackRecord(Strict):
 
 
 class ArchitectureRecord(Strict):
-    """The architecture of a result.
-
-    Attributes:
-        source: the file or module of its class.
-        parameters: how many numbers are trained.
-        state_bytes: bytes of recurrent state for one sequence in float32. None where the state grows with L or is unknown.
-        state_at: where `state_bytes` is None, the measured bytes after 128 and after 1,024 tokens. Empty where they are unknown.
-            Results of before 2026-11-22 do not have it.
-    """
+    """The architecture of a result."""
 
     name: str
-    source: str
+    source: str  # the file or module of its class
     source_sha256: str
     options: dict[str, Any]
-    parameters: int = pydantic.Field(ge=0)
-    state_bytes: int | None
+    parameters: int = pydantic.Field(ge=0)  # how many numbers are trained
+    state_bytes: int | None  # of recurrent state for one sequence in float32. None where it grows with L or is unknown
+    # where `state_bytes` is None, what was measured after 128 and 1,024 tokens. Results of before 2026-11-22 do not have it
     state_at: dict[Literal["128", "1024"], int] | None = None
 
     @property
@@ -217,23 +198,17 @@ class Selection(Strict):
 
 
 class Environment(Strict):
-    """The machine and the packages.
-
-    Attributes:
-        precision: of the products in training; scoring is in float32.
-        backend: the implementation of each op that ran in scoring.
-        training_backend: the same in training, where it differs.
-    """
+    """The machine and the packages."""
 
     python: str
     platform: str
     processor: str
     device: str
     threads: int
-    precision: Literal["float32", "bfloat16"]
-    backend: dict[str, str]
+    precision: Literal["float32", "bfloat16"]  # of the products in training; scoring is in float32
+    backend: dict[str, str]  # the implementation of each op that ran in scoring
     packages: dict[str, str]
-    training_backend: dict[str, str] | None = None
+    training_backend: dict[str, str] | None = None  # the same in training, where it differs
 
 
 class Code(Strict):
@@ -244,23 +219,15 @@ class Code(Strict):
 
 
 class Evaluation(Strict):
-    """How predictions were scored that regbench has not trained; see `regbench.evaluate`.
-
-    Attributes:
-        given: What was handed over.
-        predicts: Whether row t predicts token t ("this") or token t + 1 ("next").
-        kind: What the numbers of a row were. None for vectors.
-        split: The instances that were predicted.
-        outside: Of a language model, by the seed of the mapping: the mean probability that tokens had which are no symbols.
-        limit: The first so many instances were scored. None: all.
-    """
+    """How predictions were scored that regbench has not trained; see `regbench.evaluate`."""
 
     given: Literal["model", "module", "predictor", "callable", "array", "language model"]
-    predicts: Literal["this", "next"]
-    kind: Literal["logits", "log_probabilities", "probabilities"] | None
+    predicts: Literal["this", "next"]  # whether row t predicts token t or token t + 1
+    kind: Literal["logits", "log_probabilities", "probabilities"] | None  # of the numbers of a row. None for vectors
     split: Literal["validation", "test"]
+    # of a language model, by the seed of the mapping: the mean probability that tokens had which are no symbols
     outside: dict[str, float] | None = None
-    limit: int | None = pydantic.Field(default=None, ge=1)
+    limit: int | None = pydantic.Field(default=None, ge=1)  # the first so many instances were scored. None: all
 
 
 class Result(Strict):

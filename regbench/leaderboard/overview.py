@@ -103,7 +103,7 @@ class Ability:
     cells: Mapping[str, Cell]
     unit: str
     trained: int
-    untrained: str  # the best baseline that does not know the truth, with its area
+    untrained: str  # the best baseline that does not know the truth, with its area; "" of one that is near chance
 
     @property
     def farthest(self) -> dict[str, str]:
@@ -183,8 +183,8 @@ def overview(boards: Sequence[Board]) -> Overview:
         if cells := {line.name: line.cells[track] for line in lines if track in line.cells}:
             unit = next(iter(cells.values())).entry.result.seeds[0].curves["area"].axis or "tokens"
             baselines = [row for row in here[track].rows if row.entry is None and row.anchor is None]
-            best = max(baselines, key=lambda row: row.scores["area"].value, default=None)
-            untrained = f"{best.name}, area {best.scores['area'].value:.2f}" if best else ""
+            area, best = max(((row.scores["area"].value, row.name) for row in baselines), default=(0.0, ""))
+            untrained = f"{best}, area {area:.2f}" if area > 0.05 else ""
             abilities.append(Ability(name, track, cells, unit, load_track(track).task.trained or 0, untrained))
     return Overview(tuple(abilities), tuple(lines), tuple(ABILITIES[track] for track in counted))
 

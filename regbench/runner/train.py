@@ -69,25 +69,17 @@ from regbench.utils.files import atomic_write, exclusive, explain_full_disk, rem
 
 @dataclass(frozen=True)
 class Plan:
-    """A configuration with every name resolved, checked, and nothing trained yet.
-
-    Attributes:
-        name: of the architecture in tables.
-        parts: all that a trained model follows from; see `regbench.training.provenance`.
-        backend: the implementation of each op that runs in scoring.
-        training_backend: the same in training; autocast may choose others.
-        code: the state of the repository, as it was when this was planned.
-    """
+    """A configuration with every name resolved, checked, and nothing trained yet."""
 
     config: Config
     track: Track
-    name: str
+    name: str  # of the architecture in tables
     subject: Subject
-    parts: Mapping[str, Any]
+    parts: Mapping[str, Any]  # all that a trained model follows from; see `regbench.training.provenance`
     model: Model
-    backend: dict[str, str]
-    training_backend: dict[str, str]
-    code: Code
+    backend: dict[str, str]  # the implementation of each op that runs in scoring
+    training_backend: dict[str, str]  # the same in training; autocast may choose others
+    code: Code  # the state of the repository, as it was when this was planned
 
 
 def plan_of(
