@@ -89,7 +89,9 @@ class Reach(Strict):
     """The largest size up to which the rescaled accuracy stays at `REACHED`, in the unit of the axis."""
 
     size: float  # between two tested sizes it is interpolated in the logarithm
-    bound: Literal["", "<", ">="] = ""  # "<": the smallest size, which is `size`, already fails. ">=": the largest does not
+    bound: Literal["", "<", ">="] = (
+        ""  # "<": the smallest size, which is `size`, already fails. ">=": the largest does not
+    )
 
     @classmethod
     def of(cls, sizes: Sequence[float], accuracy: Sequence[float]) -> Reach:

@@ -195,7 +195,6 @@ COUNTS = {
     "laptop": (24, 36),
     "icll-figure-3": (0, 105),
     "board-grid": (324, 189),
-    "s3-one-layer": (6, 6),
     "short-conv": (0, 21),
     "board-medium": (34, 51),
     "board-tasks": (576, 528),
