@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from regbench.report.content import human_bytes
 from regbench.report.pictures import STYLE, line_look, save_picture
@@ -98,6 +98,8 @@ def _label(frame: Axes, plot: Plot) -> None:
         ruler = frame.xaxis if which == "x" else frame.yaxis
         if which in plot.log:
             (frame.set_xscale if which == "x" else frame.set_yscale)("log", base=2)
+        elif all(float(one).is_integer() for line in frame.lines for one in getattr(line, f"get_{which}data")()):
+            ruler.set_major_locator(MaxNLocator(integer=True))
         ruler.set_major_formatter(
             FuncFormatter(lambda v, _, name=name: human_bytes(int(v)) if name == "state" else f"{v:g}")
         )

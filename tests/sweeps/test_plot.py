@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 
 from regbench.report.pictures import line_look
 from regbench.sweeps.file import Plot
-from regbench.sweeps.plot import draw_plot
+from regbench.sweeps.plot import draw_plot, picture
 from regbench.sweeps.sweep import Sweep
 from regbench.utils.errors import UserError
 from tests.helpers.sweeps import Heard, InProcess
@@ -62,6 +62,15 @@ def test_an_axis_over_a_parameter_of_the_task(tmp_path: Path, monkeypatch: pytes
         curves = list(csv.DictReader(file))
     assert {row["axis"] for row in curves} == {"task.n_keys"}, "a baseline has another score at each value, so no line"
     assert (folder / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_whole_numbers_have_whole_ticks() -> None:
+    lines = [{"architecture": "lstm", "track": "t", "n_layers": n, "area": n / 8} for n in (1, 2, 3)]
+    figure = picture(Plot(x="n_layers", y="area"), lines)
+    assert figure is not None
+    (frame,) = figure.axes
+    assert all(float(tick).is_integer() for tick in frame.get_xticks())
+    assert not all(float(tick).is_integer() for tick in frame.get_yticks())
 
 
 def test_lines_are_told_apart() -> None:
