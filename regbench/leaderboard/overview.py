@@ -161,8 +161,8 @@ class Overview:
             "all tested sizes. The order is by the mean area over the tracks that more than half of the rows have "
             f"({listed(self.counted) or 'none'}). Rows that lack one of these come last. A row is an architecture with its "
             "options. Heads and training options were chosen for each track on its validation split, so state and parameters "
-            "can differ between tracks. A state that grows is given after 1,024 tokens. With the budget of recall-reach-v1 half "
-            "of the mixers do not begin to learn; recall-reach-v2 has three times as much."
+            "can differ between tracks. A state that grows is given after 1,024 tokens. On recall a reach below 2 may "
+            "mean that learning has not begun within the budget: recall-reach-v2 has three times as large a one."
         )
 
 

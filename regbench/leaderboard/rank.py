@@ -284,9 +284,8 @@ def _with_ranks(rows: Sequence[Row], main: Metric, prior: Prior) -> list[Row]:
         return list(rows)
     samples = [sample_of(entry.result.seeds, entry.instances, main.name) for entry in entries]
     counts = entries[0].instances.counts_of(main.name)
-    found = ahead(
-        samples, counts, prior, higher_is_better=main.higher_is_better
-    )  # by row and column: who is ahead of whom
+    # By row and column: who is ahead of whom.
+    found = ahead(samples, counts, prior, higher_is_better=main.higher_is_better)
     places: dict[str, dict[str, Any]] = {
         row.name: {
             "rank": i + 1,

@@ -22,7 +22,6 @@ from regbench.data.instances import Instances
 from regbench.leaderboard.entry import Entry, sample_of, text_of
 from regbench.leaderboard.spread import prior_of
 from regbench.leaderboard.store import Stored
-from regbench.metrics.metric import metrics_told
 from regbench.metrics.significance import Change, compare_splits, seed_error, worst_seed
 from regbench.results import ScoreRecord
 from regbench.tracks import SPLITS, Track
@@ -228,7 +227,7 @@ def _too_wide(value: float, error: float, instances: int) -> bool:
     return not 0 <= error <= min(1.5 * max(value, 0.05), 6 * max(1.0, value) / math.sqrt(instances))
 
 
-def _reproduction_faults(entry: Entry, again: Reproduced, track: Track | None) -> Iterator[str]:
+def _reproduction_faults(entry: Entry, again: Reproduced, track: Track) -> Iterator[str]:
     """Where a second training is not of all seeds, or its scores are beyond noise.
 
     The scores of its instances are not kept, so their noise is the sum of both errors. It is never less than the paired one by
@@ -245,12 +244,11 @@ def _reproduction_faults(entry: Entry, again: Reproduced, track: Track | None) -
     if not all(abs(value) < 1e100 for scores in again.scores for value in scores.values()):
         yield "a score of the second training is beyond measure"
         return
-    known = metrics_told(entry.result) if track is None else track.metrics
     for metric in entry.metrics:
         then = [seed.scores[metric].value for seed in entry.result.seeds]
         now = [scores[metric] for scores in again.scores]
         first, second = statistics.fmean(then), statistics.fmean(now)
-        prior = prior_of(entry.result.track.digest, known[metric])
+        prior = prior_of(entry.result.track.digest, track.metrics[metric])
         error, freedom = seed_error((then, now), prior, len(entry.instances.counts), same=True)
         one = entry.instances.over_seeds(metric).stderr
         other = one if again.errors is None else again.errors[metric]
@@ -262,22 +260,15 @@ def _reproduction_faults(entry: Entry, again: Reproduced, track: Track | None) -
             yield f"the {metric} of the second training is {second:.4f}, and that of the entry {first:.4f}"
 
 
-def is_far(entry: Entry, track: Track | None, scores: Sequence[float]) -> bool:
+def is_far(entry: Entry, track: Track, scores: Sequence[float]) -> bool:
     """Whether the mean main score of a second training is far from the entry's, by the noise of the entry alone.
 
     Seeds that collapse would otherwise excuse themselves by their spread. Other scores may be near their best, such as an NLL
-    near 0, where seeds differ by more than is expected.
-
-    Args:
-        entry: The entry.
-        track: Its track. None where it is gone.
-        scores: The main score of each seed of the second training.
+    near 0, where seeds differ by more than is expected. `scores` are the main score of each seed of the second training.
     """
     main = entry.metrics[0]
     then, counts = sample_of(entry.result.seeds, entry.instances, main), entry.instances.counts_of(main)
-    mean = [statistics.fmean(scores)]
-    known = metrics_told(entry.result) if track is None else track.metrics
-    prior = prior_of(entry.result.track.digest, known[main])
+    mean, prior = [statistics.fmean(scores)], prior_of(entry.result.track.digest, track.metrics[main])
     return any(worst_seed(then, mean, counts, prior, higher_is_better=way, level=SAME).worse for way in (True, False))
 
 

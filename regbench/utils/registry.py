@@ -324,10 +324,9 @@ def _import_file(path: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise UserError(f"{path} cannot be imported: {blame(error)}") from error
-    for other in (
-        sys.modules.keys() - before - {name}
-    ):  # its content is in no digest, so a resumed run would not see an edit
-        if resolved.parent == Path(getattr(sys.modules[other], "__file__", None) or "/").resolve().parent:
+    # What lies beside it, in no package, is in no digest: a resumed run would not see that it was edited.
+    for other in sys.modules.keys() - before:
+        if Path(getattr(sys.modules[other], "__file__", None) or "/").resolve() == resolved.parent / f"{other}.py":
             del sys.modules[name], sys.modules[other]
             raise UserError(f"{path} imports {other}, which lies beside it: put both into one file")
     return module

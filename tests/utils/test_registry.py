@@ -168,6 +168,13 @@ def test_a_plug_in_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             registry.load(ARCHITECTURE, str(tmp_path / "mine.py"))
 
 
+def test_a_plug_in_may_import_what_is_in_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it lies in the folder of that package, as the file of a built-in architecture does."""
+    (folder,) = registry.folders_of("architectures")
+    monkeypatch.delitem(sys.modules, "architectures._delta_mixer", raising=False)
+    assert registry.load(ARCHITECTURE, str(folder / "mamba2.py")).__name__ == "Mamba2"
+
+
 def test_a_strangers_mamba_hides_no_built_in(tmp_path: Path) -> None:
     path = tmp_path / "mamba.py"
     path.write_text(MIXER.format(name="Impostor"))
