@@ -15,8 +15,9 @@ from regbench.models import mixer
 from regbench.models.heads import full, head_width, join_heads, split_heads
 from regbench.ops.linear_attention import linear_attention
 
-State = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
-"""P (B, H, N, P), and of the last position: k (B, H, N), v (B, H, P), gamma (B, H) and the angles (B, H, N / 4)."""
+State = tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor]
+"""P (B, H, N, P), or None where a whole sequence is computed at once. Of the last position: k (B, H, N), v (B, H, P), gamma
+(B, H) and the angles (B, H, N / 4)."""
 
 SLOWEST = 1e-4
 """The least rate of decay, -A."""
@@ -80,6 +81,10 @@ class Mamba3(mixer.Mixer):
             return torch.zeros(batch, self.n_heads, *shape, device=device, dtype=dtype)
 
         return zeros(n_state, width), zeros(n_state), zeros(width), zeros(), zeros(n_state // 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, L, D) -> (B, L, D). No P after it is computed: training needs none."""
+        return self.advance(x, (None, *self.init_state(len(x), x.device, x.dtype)[1:]))[0]
 
     def advance(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """(B, L, D) -> (B, L, D) from `state` on, and the state after it."""

@@ -15,8 +15,8 @@ from regbench.models.rotary import rotate
 from regbench.ops.linear_attention import linear_attention
 from regbench.ops.linear_attention.naive import linear_attention_weights
 
-State = tuple[Tensor, int]
-"""S (B, H, K, V), and the number of positions so far."""
+State = tuple[Tensor | None, int]
+"""S (B, H, K, V), or None where a whole sequence is computed at once, and the number of positions so far."""
 
 GAIN = 2**-2.5
 """Gain of the Xavier initialisation, as in the authors' code."""
@@ -72,6 +72,10 @@ class RetNet(mixer.Mixer):
     def init_state(self, batch: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> State:
         """The state before the first position."""
         return torch.zeros(batch, self.n_heads, *self.head_sizes, device=device, dtype=dtype), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, L, D) -> (B, L, D). No state after it is computed: training needs none."""
+        return self.advance(x, (None, 0))[0]
 
     def advance(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """(B, L, D) and the state before it -> (B, L, D) and the state after it."""

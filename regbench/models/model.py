@@ -52,9 +52,12 @@ class Model(Architecture):
         of_vectors = isinstance(self.io, VectorIO)
         wanted = tokens if targets is None else targets
         out, true = self(tokens), wanted[..., -self.io.d_out :] if of_vectors else wanted
-        if tokens.is_cpu:  # only rows that count: fewer to compute
-            out, true = out[scored], true[scored]
-            return {"mse": F.mse_loss(out, true)} if of_vectors else {"cross_entropy": F.cross_entropy(out, true)}
+        if tokens.is_cpu:
+            if not scored.all():  # only rows that count: fewer to compute
+                out, true = out[scored], true[scored]
+            if of_vectors:
+                return {"mse": F.mse_loss(out, true)}
+            return {"cross_entropy": F.cross_entropy(out.flatten(0, -2), true.flatten())}
         # elsewhere shapes do not depend on values: Python would wait for the GPU to tell them
         if of_vectors:
             squares = (out - true).square().masked_fill(~scored[..., None], 0.0)

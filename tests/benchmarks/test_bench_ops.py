@@ -155,4 +155,4 @@ def test_many_queries(benchmark: Any) -> None:
     def each() -> object:
         return [linear_attention(q, k, k, log_decay, state)[0] for q in queries]
 
-    assert beside(benchmark, each, once, 8 * 256) > 2
+    assert beside(benchmark, each, once, 8 * 256) > 1.5

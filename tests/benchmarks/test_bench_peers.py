@@ -28,6 +28,9 @@ from tests.benchmarks.step_speed import least_seconds
 SHAPES = ((64, 128, 16), (256, 512, 4))
 """Width, length, batch."""
 
+NOISE = 0.03
+"""By so much the ratio of the LSTM differs from run to run. It is PyTorch's own on both sides."""
+
 QUADRATIC = "linear_attention=quadratic"
 FORMS = {
     "linear_transformer": QUADRATIC,
@@ -135,7 +138,7 @@ def test_no_architecture_is_slower_than_plain_pytorch(
         for shape in SHAPES:
             least = least_seconds(steps(name, *shape), rounds=7)
             ratios.append(least["theirs"] / least["ours"])
-            if ratios[-1] < 1:
+            if ratios[-1] < 1 - NOISE:
                 slower[f"{name}, width {shape[0]}"] = round(ratios[-1], 2)
         rows.append((name, *(f"{ratio:.2f}" for ratio in ratios)))
     heads = ("architecture", *(f"width {width}, length {length}, batch {batch}" for width, length, batch in SHAPES))

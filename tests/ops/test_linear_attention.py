@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regbench.ops.linear_attention import linear_attention
+from regbench.ops.linear_attention import linear_attention, pairs
 from tests.helpers.tensors import assert_same
 
 pytestmark = pytest.mark.usefixtures("poison")
@@ -62,8 +63,9 @@ def make(shape: tuple[int, int, int, int, int], decay: str, state: bool = True, 
     return Inputs(*(None if tensor is None else tensor.detach().requires_grad_() for tensor in tensors))
 
 
-def gradients(outputs: tuple[Tensor, Tensor], inputs: Inputs) -> list[Tensor]:
-    """z, the final state, and the gradient of every input for upstream gradients of both."""
+def gradients(outputs: Iterable[Tensor | None], inputs: Inputs) -> list[Tensor]:
+    """z, the final state if there is one, and the gradient of every input for upstream gradients of both."""
+    outputs = [output for output in outputs if output is not None]
     generator = torch.Generator().manual_seed(0)
     upstream = [torch.randn(o.shape, dtype=torch.float64, generator=generator).to(o) for o in outputs]
     return [*outputs, *torch.autograd.grad(outputs, inputs.given(), upstream)]
@@ -128,13 +130,26 @@ def test_is_the_sum_over_pairs(backend: str, decay: str) -> None:
     assert_same(everything(inputs, backend), gradients(by_pairs(inputs), inputs), 1e-11)
 
 
+@pytest.mark.parametrize("decay", DECAYS[1:3])
+@pytest.mark.parametrize("length", [1, 32, 77, 300])
+def test_all_pairs_of_a_short_sequence(decay: str, length: int) -> None:
+    """In one block of queries and in several, of either size, with the final state."""
+    inputs = make((2, 3, length, 4, 6), decay, state=False, strided=True)
+    q, k, v, log_decay, _ = inputs
+    assert log_decay is not None
+    read, state = pairs.reader(k, v, log_decay, final=True)
+    naive = linear_attention(q, k, v, log_decay, torch.zeros_like(state), "naive")
+    assert_same(gradients((read(q), state), inputs), gradients(naive, inputs), 1e-11)
+
+
 @pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.ci)])
 @pytest.mark.parametrize("decay", DECAYS[1:])
 @pytest.mark.parametrize("case", ["strong", "mixed", "shut"])
-def test_strong_decay(backend: str, dtype: torch.dtype, decay: str, case: str) -> None:
+@pytest.mark.parametrize(("length", "state"), [(100, True), (40, False)], ids=["chunks", "pairs"])
+def test_strong_decay(backend: str, dtype: torch.dtype, decay: str, case: str, length: int, state: bool) -> None:
     """Log decays of -50 and less, where quotients of running products would be 0 / 0, also among decays close to 1."""
-    inputs = make((2, 2, 100, 4, 6), decay)
+    inputs = make((2, 2, length, 4, 6), decay, state)
     assert inputs.log_decay is not None
     strong = torch.full_like(inputs.log_decay, -torch.inf if case == "shut" else -50.0)
     often = torch.rand(strong.shape, generator=torch.Generator().manual_seed(1)) < 0.2

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regbench.ops.backend import common_type
-from regbench.ops.linear_attention.chunked import cut, decay_of_channels, decay_of_positions
+from regbench.ops.linear_attention.chunked import cut, decay_of_channels, decay_of_positions, uncut
 
 
 def delta_rule(
@@ -50,4 +50,4 @@ def delta_rule(
             reads.append(from_chunk_n + from_state_n @ state)
             state = decay_n * state + b_n @ reads[-1] + added_n
         z = queries @ torch.stack(states, dim=2) + q_k @ values + q_b @ torch.stack(reads, dim=2)
-    return z.flatten(2, 3)[:, :, : q.shape[2]], state
+    return uncut(z, q.shape[2]), state

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -24,7 +26,7 @@ def linear_attention(
     log_decay: Tensor | None = None,
     initial_state: Tensor | None = None,
     backend: str = "auto",
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Any]:
     """Linear attention with decay: z_t = q_t S_t with S_t = diag(a_t) S_{t-1} + k_t^T v_t, for each head.
 
     - Without decay (a_t = 1): linear attention. Katharopoulos et al. (2020), arXiv 2006.16236, Eq. 9; ICLL Eq. 32-33.
@@ -40,11 +42,12 @@ def linear_attention(
         k: (B, H, L, K), the keys.
         v: (B, H, L, V), the values.
         log_decay: log a, at most 0: (H,), (B, H, L) or (B, H, L, K); -inf forgets everything; None for no decay.
-        initial_state: (B, H, K, V), S before the first position; None for zeros.
+        initial_state: (B, H, K, V), S before the first position; None for zeros, where nobody asks for the final state.
         backend: "auto" or an implementation of this op.
 
     Returns:
-        z (B, H, L, V) and the final state (B, H, K, V), from which a later call can continue. Gradients flow through both.
+        z (B, H, L, V) and the final state (B, H, K, V), from which a later call can continue, or None if no initial state is
+        given. Gradients flow through both.
     """
     check_shapes("linear_attention", [("q", q, "(B, H, L, K)"), ("v", v, "(B, H, L, V)")])
     batch, heads, length, width = q.shape
@@ -60,7 +63,7 @@ def linear_attention(
         ),
     )
     z, state = OP.choose(backend, q.device, common_type(q, k, v))(q, k, v, log_decay, initial_state)
-    return z, state
+    return z, None if initial_state is None else state
 
 
 def channel_decay(log_decay: Tensor | None, q: Tensor) -> Tensor:

@@ -10,24 +10,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from regbench.ops.backend import common_type
+from regbench.ops.linear_attention import pairs
 
 CHUNK = 32
 """Positions in a chunk where decays differ by channel: a power of two, as chunks are built from halves."""
 
-SHORT = 1.2
+SHORT = 2.4
 """How many times more products all pairs of a short sequence may take than chunks do, measured: they need no states."""
 
 
 def linear_attention(
-    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, initial_state: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """See `regbench.ops.linear_attention.linear_attention`. It computes in float64 if a tensor has it, else in float32."""
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, initial_state: Tensor | None, final: bool | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """See `regbench.ops.linear_attention.linear_attention`. It computes in float64 if a tensor has it, else in float32.
+
+    `final`: whether the final state is needed; None: if there is an initial one.
+    """
+    final = initial_state is not None if final is None else final
     if log_decay is None:
         log_decay = q.new_zeros(q.shape[1])
     dtype = common_type(q, k, v, log_decay, initial_state, least=torch.float32)
@@ -36,41 +42,39 @@ def linear_attention(
     # Half precision is too coarse for sums over a whole sequence.
     with torch.autocast(q.device.type, enabled=False):
         if log_decay.dim() < 4:
-            read, state = reader(keys, values, log_decay, state)
+            read, state = reader(keys, values, log_decay, state, final)
             z = read(queries)
         else:
             queries, keys, values, log_decay = (cut(x) for x in (queries, keys, values, log_decay))
             scores, queries, keys, decay = decay_of_channels(queries, keys, log_decay)
             states, state = _states(decay, keys.mT @ values, state)
-            z = (scores @ values + queries @ states).flatten(2, 3)[:, :, : q.shape[2]]
+            z = uncut(scores @ values + queries @ states, q.shape[2])
     return z.to(v.dtype), state
 
 
-def reader(k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor | None) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+def reader(
+    k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor | None, final: bool = True
+) -> tuple[Callable[[Tensor], Tensor], Any]:
     """Linear attention whose queries come later, and more than once: what does not depend on them is computed once.
 
     Takes keys (B, H, L, K), values (B, H, L, V), a log decay (H,) or (B, H, L), and the state (B, H, K, V) before the first
     position, or None for zeros, all of one type. Gives the function from queries (B, H, L, K) to z (B, H, L, V), and the final
-    state.
+    state, if it is needed or costs nothing.
     """
     length, most = k.shape[2], chunk_of(k.shape[3], v.shape[3])
-    if state is None and length <= SHORT * (most + 2 * k.shape[3] * v.shape[3] / (k.shape[3] + v.shape[3])):
-        most = 2 * length  # all pairs in one chunk cost less than the states between chunks
+    if state is None and length <= SHORT * (most + k.shape[3] * v.shape[3] / (k.shape[3] + v.shape[3])):
+        return pairs.reader(k, v, log_decay, final)
     keys, values = cut(k, most), cut(v, most)
     if log_decay.dim() == 1:
-        weights, since_start, until_end, decay = _weights_of_heads(log_decay, length, *keys.shape[2:4])
-    else:
-        weights, since_start, until_end, decay = _weights_of_positions(cut(log_decay[..., None], most))
+        log_decay = log_decay[None, :, None].expand(-1, -1, length)
+    weights, since_start, until_end, decay = _weights_of_positions(cut(log_decay[..., None], most))
     added = (keys * until_end).mT @ values
-    alone = state is None and added.shape[2] == 1  # a single chunk, before which there is nothing to read
     states, state = _states(decay, added, state)
 
     def read(q: Tensor) -> Tensor:
         queries = cut(q, most)
-        z = (queries @ keys.mT * weights) @ values
-        if not alone:
-            z = z + queries * since_start @ states
-        return z.flatten(2, 3)[:, :, :length]
+        z = (queries @ keys.mT * weights) @ values + queries * since_start @ states
+        return uncut(z, length)
 
     return read, state
 
@@ -85,11 +89,17 @@ def chunk_of(width: int, values: int) -> int:
 
 
 def cut(x: Tensor, most: int = CHUNK) -> Tensor:
-    """(B, H, L, *) -> (B, H, N, C, *), at least one chunk. Zeros fill the last one. They leave the state as it is."""
+    """(B, H, L, *) -> (B, H, N, C, *), at least one chunk. Zeros fill the first one. They leave the state as it is."""
     length = x.shape[2]
     size = min(most, 1 << max(length - 1, 0).bit_length())
     chunks = max(1, -(-length // size))
-    return F.pad(x, (0, 0, 0, chunks * size - length)).unflatten(2, (chunks, size))
+    return F.pad(x, (0, 0, chunks * size - length, 0)).unflatten(2, (chunks, size))
+
+
+def uncut(x: Tensor, length: int) -> Tensor:
+    """(B, H, N, C, *) -> (B, H, L, *), without what filled the first chunk."""
+    x = x.flatten(2, 3)
+    return x[:, :, x.shape[2] - length :]
 
 
 def _states(decay: Tensor, added: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -104,22 +114,12 @@ def _states(decay: Tensor, added: Tensor, state: Tensor | None) -> tuple[Tensor,
     return torch.stack(states, dim=2), state
 
 
-def _weights_of_heads(log_decay: Tensor, length: int, chunks: int, size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same as `_weights_of_positions`, for a log decay (H,): one matrix is that of all chunks."""
-    # Finite, as -inf times no steps would be NaN.
-    g = log_decay.clamp(min=torch.finfo(log_decay.dtype).min)[:, None, None, None]  # (H, 1, 1, 1)
-    i = torch.arange(size, device=g.device)[:, None]
-    filled = (length - size * torch.arange(chunks, device=g.device)).clamp(max=size)[:, None, None]  # (N, 1, 1)
-    weights = (g * (i - i.T).clamp(min=0)).exp().tril()  # (H, 1, C, C)
-    since_start = (g * (i + 1)).exp()  # (H, 1, C, 1)
-    until_end = (g * (filled - 1 - i).clamp(min=0)).exp()  # (H, N, C, 1)
-    return weights, since_start, until_end, (g * filled).exp()[None]
-
-
 def _weights_of_positions(log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """For a log decay (..., C, 1): the decay between all pairs (..., C, C), since the chunk began, until it ends, over it."""
-    one = torch.ones_like(log_decay)
-    return decay_of_channels(one, one, log_decay)
+    b = pairs.running_sum(log_decay[..., 0])
+    weights = pairs.weights_of(b, 0, b.shape[-1], log_decay.dtype)
+    since_start = b.exp().to(log_decay.dtype)[..., None]
+    return weights, since_start, weights[..., -1:, :].mT, since_start[..., -1:, :]
 
 
 def decay_of_positions(q: Tensor, k: Tensor, log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

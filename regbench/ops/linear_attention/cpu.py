@@ -33,12 +33,13 @@ WIDE = 64 * 128
 
 def linear_attention(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, initial_state: Tensor | None
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """See `regbench.ops.linear_attention.linear_attention`. It computes in float64 if a tensor has it, else in float32."""
+    final = initial_state is not None
     if initial_state is not None and not initial_state.requires_grad and not initial_state.any():
         initial_state = None  # that of an empty past
     if log_decay is None or log_decay.dim() < 4 or q.shape[3] * v.shape[3] >= WIDE:
-        return chunked.linear_attention(q, k, v, log_decay, initial_state)
+        return chunked.linear_attention(q, k, v, log_decay, initial_state, final)
     if initial_state is None:
         initial_state = q.new_zeros(*q.shape[:2], q.shape[3], v.shape[3])
     inputs = (q, k, v, log_decay, initial_state)
