@@ -81,7 +81,7 @@ def variant(track: str, parameters: Mapping[str, Any]) -> str:
         f"{name}={json.dumps(value, separators=(',', ':'))}".replace("&", "\\u0026")
         for name, value in parameters.items()
     )
-    return "?".join([track, "&".join(written)]) if parameters else track
+    return f"{track}{'&' if '?' in track else '?'}{'&'.join(written)}" if parameters else track
 
 
 def read_config(path: Path) -> Config:

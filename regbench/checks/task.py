@@ -82,6 +82,8 @@ def metrics(subject: TaskSubject) -> str | None:
             kind = "vectors" if vectors else "tokens" if task.knows_truth else "tokens without a truth"
             over = f"over '{metric}', which is " if metric != name else ""
             return f"the score '{name}' is {over}no metric of {kind}{nearest(metric, fit)}"
+        if metric == "area" and (task.chance(subject.test) is None or not task.sizes):
+            return f"the score '{name}' is by size, between chance and the best: it needs sizes, progress and chance"
     return None
 
 

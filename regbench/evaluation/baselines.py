@@ -194,12 +194,12 @@ def score_baselines(
 
 
 def named_baselines(track: Track, instances: Instances, names: Sequence[str] | None) -> list[Baseline]:
-    """The default baselines of these names in tables. None: all."""
-    found = {} if names is not None and not names else {b.name: b for b in default_baselines(track, instances)}
+    """The default baselines of these names in tables, where chance may stand too. None: all."""
+    found = {b.name: b for b in default_baselines(track, instances)}
     for name in names or ():
-        if name not in found:
-            raise UserError(f"{track.name} has no baseline '{name}'{nearest(name, found)}")
-    return [baseline for name, baseline in found.items() if not names or name in names]
+        if name not in found and name != CHANCE:
+            raise UserError(f"{track.name} has no baseline '{name}'{nearest(name, [*found, CHANCE])}")
+    return [baseline for name, baseline in found.items() if names is None or name in names]
 
 
 def with_chance(records: Mapping[str, BaselineRecord], track: Track, instances: Instances) -> dict[str, BaselineRecord]:

@@ -20,7 +20,7 @@ from regbench.evaluation.baselines import Announce, kept_predictions, predict_ba
 from regbench.evaluation.find_predictors import ComparedPredictor, Found, KnownScores, Run
 from regbench.evaluation.predictions import Predictions, StoredPredictions, read_scored
 from regbench.metrics.metric import TokenPrediction
-from regbench.metrics.scores import Scores, by_problem, counted_positions, mean_over, score
+from regbench.metrics.scores import Scores, counts_over, mean_over, score
 from regbench.metrics.significance import SIGNIFICANCE, Change, Sample, compare
 from regbench.models.predictor import Baseline
 from regbench.results import Result, ScoreRecord
@@ -111,13 +111,7 @@ def compared_part(found: Found, tokens: int) -> Instances:
 
 def first_tokens(instances: Instances, count: int) -> Instances:
     """Cuts instances after `count` tokens. Predictions for them do not change, since no predictor sees the future."""
-    return replace(
-        instances,
-        tokens=instances.tokens[:, :count],
-        lengths=np.minimum(instances.lengths, count),
-        scored=instances.scored[:, :count],
-        truth_at={name: values[:, :count] for name, values in instances.truth_at.items()},
-    )
+    return replace(instances, lengths=np.minimum(instances.lengths, count))[:]
 
 
 def similar_order(distance: NDArray[np.float64]) -> list[int]:
@@ -172,7 +166,7 @@ def _tokens_at_scored(predictions: StoredPredictions, test: Instances) -> TokenP
     """The probability of the token, and the most likely token, at each scored position."""
     if isinstance(predictions, Predictions):
         row, position = np.nonzero(test.scored)
-        return TokenPrediction.of(at_scored(predictions, test), test.tokens[row, position])
+        return TokenPrediction.of(at_scored(predictions, test), test.targets[row, position])
     real = np.arange(test.scored.shape[1]) < test.lengths[:, None]
     scored = test.scored[real]
     return TokenPrediction(predictions.probability[scored], predictions.most_likely[scored])
@@ -263,7 +257,7 @@ def score_table(found: Found, announce: Announce = lambda name, done, total: Non
     was not trained by regbench counts as it is, without noise of seeds.
     """
     main = found.track.metrics[found.track.definition.main_score]
-    counts = by_problem(counted_positions(found.track.task, found.test)[main.name].sum(1), found.test.problem)
+    counts = counts_over(found.track.task, found.test, main.name)
     known = [_known(one, found, announce) for one in found.compared]
     order = sorted(range(len(known)), key=lambda i: (-main.sign * known[i].scores[main.name].value, i))
     rows = []

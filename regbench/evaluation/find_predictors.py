@@ -12,7 +12,7 @@ from regbench.evaluation.baselines import default_baselines, defaults_of
 from regbench.metrics.significance import Prior, Sample, default_prior
 from regbench.models.predictor import Baseline
 from regbench.results import Result, ScoreRecord, read_result
-from regbench.tracks import Track, load_track, track_names
+from regbench.tracks import Track, load_track, track_names, track_of_run
 from regbench.utils import registry
 from regbench.utils.errors import UserError, nearest
 from regbench.utils.files import runs_in
@@ -118,13 +118,18 @@ def track_of(predictors: Sequence[str], board: Board | None = None) -> str:
     """The name of the track that the first run folder or entry's file is on; without one `DEFAULT_TRACK`."""
     given = [_split(spec)[1] for spec in predictors]
     tracks = (
-        read_result(Path(one)).track.name if Path(one).is_dir() else board.track_of(one) if board is not None else None
+        _track_of(Path(one)) if Path(one).is_dir() else board.track_of(one) if board is not None else None
         for one in given
     )
     name = next(filter(None, tracks), DEFAULT_TRACK)
-    if name not in track_names():
+    if name.partition("?")[0] not in track_names():
         raise UserError(f"'{name}' is no built-in track; if it is yours, give its file: --track FILE.yaml")
     return name
+
+
+def _track_of(folder: Path) -> str:
+    name = read_result(folder).track.name
+    return track_of_run(folder, name) or name
 
 
 def _split(spec: str) -> tuple[str | None, str]:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from regbench.data.instances import Instances
 from regbench.metrics.metric import WITHOUT_TRUTH, Rows, TokenPrediction, computed, position_metrics
 from regbench.results import BaselineRecord, Curve, ScoreRecord
-from regbench.tasks._reach import ReachTask
 from regbench.tasks.base import Task, VectorIO
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
@@ -229,6 +228,14 @@ def counted_positions(task: Task, instances: Instances) -> dict[str, NDArray[np.
     return masks
 
 
+def counts_over(task: Task, instances: Instances, name: str) -> NDArray[np.int64]:
+    """How many positions of each instance, or problem, a score is over; of an area how many sizes. (N,)."""
+    mask, steps = counted_positions(task, instances)[name], task.progress(instances)
+    if task.metric_and_group(name)[0] == "area" and steps is not None:
+        return by_problem(_no_steps(mask, steps, task).once().counts.sum(1), instances.problem)
+    return by_problem(mask.sum(1), instances.problem)
+
+
 def _no_steps(counted: NDArray[np.bool_], steps: NDArray[np.integer[Any]], task: Task) -> Steps:
     """Sums of zero and the counts, (N, K) for K steps. Positions below step 0 are not counted."""
     n, k = len(steps), int(steps.max(initial=0)) + 1
@@ -251,7 +258,7 @@ def position_scores(task: Task, instances: Instances, predicted: FloatArray | To
         return computed(rows, wanted)
     check_distributions(predicted, (*instances.scored.shape, io.vocab_size))
     truth = task.truth(instances) if task.knows_truth else None
-    chance, best = (task.chance(instances), task.best(instances)) if isinstance(task, ReachTask) else (None, None)
+    chance, best = (task.chance(instances), task.best(instances)) if task.sizes else (None, None)
     # Choosing rows copies them: worth it where few are scored, as at the queries of a recall task.
     few = 2 * np.count_nonzero(instances.scored) <= instances.scored.size
     at = instances.scored if few else ...

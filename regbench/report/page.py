@@ -31,7 +31,7 @@ from regbench.report.content import (
 from regbench.report.instances import Drawn, draw_instances
 from regbench.report.pictures import plot_scores_by_position, plot_training
 from regbench.results import Result
-from regbench.tracks import Track, load_track, track_names
+from regbench.tracks import Track, load_track, track_of_run
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write
 
@@ -56,14 +56,17 @@ def write_report(folder: Path, result: Result, track: Track | None, instance: in
     return path
 
 
-def track_of(result: Result, own: str | None = None) -> Track | None:
-    """The track that a run was made on, or `own`, the YAML file of yours. None where it is not here, or has changed since.
+def track_of(result: Result, folder: Path, own: str | None = None) -> Track | None:
+    """The track that the run of a folder was made on, or `own`, the YAML file of yours.
+
+    None where it is not here, or has changed since.
 
     Nothing that the run's folder names is loaded: the file of a track can run code.
     """
-    if own is None and result.track.name not in track_names():
+    address = own or track_of_run(folder, result.track.name)
+    if address is None:
         return None
-    track = load_track(own or result.track.name)
+    track = load_track(address)
     if track.definition.digest == result.track.digest:
         return track
     if own is not None:

@@ -70,10 +70,6 @@ class ReachTask(task.Task):
     def chance(self, instances: Instances) -> FloatArray:
         """As every task's; a reach task always has it."""
 
-    def best(self, instances: Instances) -> FloatArray:
-        """The accuracy that is possible at each position, (N, L)."""
-        return np.ones(instances.scored.shape)
-
     def statistics(self, instances: Instances) -> dict[str, float]:
         """Adds the share of tokens that are scored."""
         return super().statistics(instances) | {"scored_share": float(instances.scored.sum() / instances.n_tokens)}

@@ -190,6 +190,10 @@ class Task(ABC):
         """
         return None
 
+    def best(self, instances: Instances) -> FloatArray:
+        """The accuracy that is possible at each position, (N, L). It is the one of the area, as `chance` is its zero."""
+        return np.ones(instances.scored.shape)
+
     @abstractmethod
     def identities(self, instances: Instances) -> list[bytes]:
         """What each instance is an instance of, e.g. its automaton in canonical form for `pfa`. No two splits share one.

@@ -3,6 +3,6 @@
 A track is never edited after results exist. A change makes a new version.
 """
 
-from regbench.tracks.track import SPLITS, Budget, Definition, Track, load_track, track_file, track_names
+from regbench.tracks.track import SPLITS, Budget, Definition, Track, load_track, track_file, track_names, track_of_run
 
-__all__ = ["SPLITS", "Budget", "Definition", "Track", "load_track", "track_file", "track_names"]
+__all__ = ["SPLITS", "Budget", "Definition", "Track", "load_track", "track_file", "track_names", "track_of_run"]

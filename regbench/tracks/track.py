@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic
 
+from regbench.config import read_run
 from regbench.data.instances import Instances, cached
 from regbench.metrics.metric import metrics_of
 from regbench.results import TrackName, TrackRecord
@@ -218,6 +219,17 @@ def _code(cls: type[Any]) -> str:
 def track_names() -> dict[str, str]:
     """Every built-in track, sorted by name, with the first line of its file, a comment."""
     return first_comments(_FOLDER)
+
+
+def track_of_run(folder: Path, name: str) -> str | None:
+    """The built-in track of a run whose result is on `name`, with the parameters that it changed; None of another track."""
+    if name in track_names():
+        return name
+    try:
+        address = read_run(folder).track
+    except UserError:  # it was not trained here
+        return None
+    return address if address.partition("?")[0] in track_names() else None
 
 
 def first_comments(folder: Path) -> dict[str, str]:

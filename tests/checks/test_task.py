@@ -201,6 +201,7 @@ BROKEN: list[tuple[str, str, dict[str, Any]]] = [
     ("metrics", "'mse' is no metric of tokens", {"scores": ("tvd", "mse")}),
     ("metrics", "'tvd' is no metric of tokens without a truth", {"knows_truth": False}),
     ("metrics", "main_score 'legal_accuracy' is none of its scores", {"main_score": "legal_accuracy"}),
+    ("metrics", "the score 'area' is by size, between chance and the best", {"scores": ("tvd", "area")}),
     (
         "values",
         "token 6 in the train split is outside",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from regbench.evaluation.any_predictor import _name_of
 from regbench.evaluation.baselines import default_baselines, predict_baseline, score_stored
 from regbench.evaluation.comparison import score_table
 from regbench.evaluation.find_predictors import KnownScores, find_predictors
+from regbench.evaluation.measured_baselines import difference
 from regbench.leaderboard.standing import Entries, standing_of
 from regbench.leaderboard.store import stored_in, without_evidence
 from regbench.metrics.metric import METRICS
@@ -264,6 +266,40 @@ def test_a_run_ends_with_its_rank_its_budget_and_the_next_command(
     assert re.fullmatch(r"1\d % of the track's budget of 6,000 training tokens used", lines[0])
     assert lines[1].startswith("next: regbench compare runs/b ")
     assert cli.main(lines[1].removeprefix("next: regbench ").split()) == 0
+
+
+@pytest.mark.ci
+def test_a_run_with_other_parameters_of_the_task_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the command that it prints, and by those that are given its folder alone. Chance has no predictions to compare."""
+    monkeypatch.chdir(tmp_path)
+    run = "run --arch lstm --track recall-reach-v1?beyond=[96] --out runs/a --set task.n_keys=200"
+    assert cli.main([*run.split(), "--set", "d_model=8", "--set", "training.train_tokens=20000"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "next: regbench compare runs/a oracle --track 'recall-reach-v1?beyond=[96]&n_keys=200'"
+    for command in (
+        shlex.split(last)[2:],
+        ["compare", "runs/a", "oracle"],
+        ["errors", "runs/a", "oracle"],
+        ["report", "runs/a"],
+    ):
+        assert cli.main(command) == 0
+    assert "is not here" not in Path("runs/a/report.html").read_text()
+
+
+def test_of_an_area_sizes_count_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """The noise of two baselines is that of their paired difference, as `regbench baselines` has it."""
+    track = load_track("automata-reach-v1")
+    test = track.instances("test")
+    kept = {b.name: b for b in default_baselines(track, test)}
+    one, other = (
+        score_stored(track, test, predict_baseline(kept[name], track, test).stored) for name in ("2-gram", "unigram")
+    )
+    row = next(row for row in score_table(find_predictors(["2-gram", "unigram"], track.name)) if row.change)
+    assert row.change is not None
+    assert row.change.noise == pytest.approx(difference(one, other)["area"].stderr)
+    assert row.change.noise > 0.001
 
 
 def test_runs_are_listed_newest_first(

@@ -134,14 +134,14 @@ class TestThePage:
             write_report(folder, result, tiny, 3)
 
     def test_the_track_is_the_one_the_run_was_made_on(self, folder: Path, result: Result, tiny_file: Path) -> None:
-        found = track_of(result, str(tiny_file))
+        found = track_of(result, folder, str(tiny_file))
         assert found is not None
         assert found.definition.digest == result.track.digest
         edited = folder / "edited.yaml"
         edited.write_text(tiny_file.read_text().replace("seed: 3", "seed: 4"))
         with pytest.raises(UserError, match="edited.yaml is not the tiny-v1 that this run was made on"):
-            track_of(result, str(edited))
-        assert track_of(result) is None
+            track_of(result, folder, str(edited))
+        assert track_of(result, folder) is None
         assert cli.main(["report", str(folder)]) == 0
         assert "the track tiny-v1 that this run was made on is not here" in (folder / "report.html").read_text()
 

@@ -258,6 +258,7 @@ def test_a_track_with_other_parameters_is_one_of_its_own(tiny_file: Path) -> Non
         "beyond": (96,),
     }
     assert load_track(other.address).definition == other.definition
+    assert variant("recall-reach-v1?n_keys=256", {"beyond": [96]}) == other.address
     same = load_track("recall-reach-v1?n_keys=192")
     assert (same.name, same.address, same.frozen is None) == ("recall-reach-v1", "recall-reach-v1", False)
     own = load_track(variant(str(tiny_file), {"max_states": 3}))

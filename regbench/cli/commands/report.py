@@ -37,7 +37,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     if not folder.is_dir():
         raise UserError(f"{folder} is not the folder of a run{runs_in(folder)}")
     result = read_result(folder)
-    track = track_of(result, arguments.track)
+    track = track_of(result, folder, arguments.track)
     with explain_full_disk(folder):
         path = write_report(folder, result, track, arguments.instance)
     print_line(str(path), console)

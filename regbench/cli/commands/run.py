@@ -103,6 +103,7 @@ def _train(arguments: argparse.Namespace, reporter: TerminalReporter) -> Result:
 def _say_what_next(result: Result, folder: Path, console: Console) -> None:
     """Prints the rank that the run would have on the leaderboard, the share of the budget it used, and the next command."""
     from regbench.config import read_run
+    from regbench.evaluation.baselines import CHANCE
     from regbench.leaderboard.entry import command_of
     from regbench.leaderboard.figures import seeds_needed
     from regbench.leaderboard.standing import FULL, budget_share, percent, standing_of
@@ -143,7 +144,8 @@ def _say_what_next(result: Result, folder: Path, console: Console) -> None:
         print_line(f"next: {shlex.join(['regbench', 'submit', str(folder)])}", console)
     else:
         named = [] if config.track == result.track.name else ["--track", config.track]
-        words = ["regbench", "compare", str(folder), *list(result.baselines)[:2], *named]
+        baselines = [name for name in result.baselines if name != CHANCE]  # what it predicts is not kept
+        words = ["regbench", "compare", str(folder), *baselines[:2], *named]
         print_line(f"next: {shlex.join(words)}", console)
 
 
