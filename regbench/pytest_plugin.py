@@ -108,13 +108,14 @@ class RegbenchScore:
         from regbench.leaderboard.spread import prior_of
         from regbench.metrics.significance import LEVEL, require_level
         from regbench.results import read_result
-        from regbench.tracks import load_track
+        from regbench.tracks import load_track, track_file
         from regbench.utils.errors import UserError
-        from regbench.utils.registry import short_name
+        from regbench.utils.registry import is_file, short_name
 
         here = self._request.path.parent
-        arch = arch if isinstance(arch, type) else _resolved(arch, here, ".py")
-        track_name = _resolved(track, here, ".yaml", ".yml")
+        if not isinstance(arch, type | None):
+            arch = str(here / arch if is_file(str(arch)) else arch)
+        track_name = None if track is None else str(here / track if track_file(str(track)) else track)
         asked = {
             "seeds": seeds,
             "record_seeds": record_seeds,
@@ -202,12 +203,3 @@ class RegbenchScore:
 
     def _report(self, text: str) -> None:
         self._request.node.user_properties.append((_SAID, text))
-
-
-def _resolved(name: str | Path | None, folder: Path, *suffixes: str) -> str | None:
-    """A file's name as seen from `folder`, made absolute; any other name as it is."""
-    if name is None:
-        return None
-    text = str(name)
-    is_file = any(text.endswith(suffix) or f"{suffix}:" in text for suffix in suffixes)
-    return str(folder / text) if is_file else text

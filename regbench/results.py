@@ -260,7 +260,7 @@ class Result(Strict):
         """The scores as a table of pandas: a row for each seed, then one for each baseline.
 
         Columns are `predictor`, `kind` ("seed" or "baseline"), `seed`, and for each metric `METRIC` and `METRIC_stderr`. The
-        normalized score by the main score is `normalized`: 0 at the unigram model, 100 at the oracle.
+        normalized score by the main score is `normalized`: 0 at chance, 100 at the oracle.
         """
         import pandas as pd  # it loads slowly
 
@@ -336,7 +336,7 @@ class Result(Strict):
 
     @property
     def normalized(self) -> list[float]:
-        """The normalized main score of each seed: 0 at the unigram model, 1 at the oracle. Empty where the track has none."""
+        """The normalized main score of each seed, as a share: 0 at chance, 1 at the oracle. Empty where the track has none."""
         main = self.track.main_score
         return [seed.share_of_the_way[main] for seed in self.seeds if main in seed.share_of_the_way]
 

@@ -24,7 +24,7 @@ _COLUMN = len("0.123 ±.456")
 
 def result_table(result: Result, metrics: Metrics) -> Table:
     """The model among the baselines, best first by the track's main score. It is narrow enough for 80 columns."""
-    from regbench.report.content import in_hundredths, score_rows  # it loads matplotlib
+    from regbench.report.content import in_hundredths, score_rows
 
     rows = score_rows(result, metrics)
     normalized = any(row.normalized is not None for row in rows)

@@ -64,7 +64,8 @@ def evaluate_predictor(
     task = track.task
     fresh = None
     if split == "test" and task.portable:  # what makes fresh ones makes them as the test split
-        fresh = task.fresh(track.definition.splits, CUTS, secrets.randbits(48))
+        with track.blaming_task():
+            fresh = task.fresh(track.definition.splits, CUTS, secrets.randbits(48))
     with _in_evaluation_mode(one.module):
         stored = stored_of(one, task, instances, fresh, progress=now_and_then(what, announce))
     seconds = time.perf_counter() - started

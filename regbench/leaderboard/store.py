@@ -131,9 +131,9 @@ def without_evidence(given: Sequence[str]) -> list[str]:
 
 
 def board_files() -> list[str]:
-    """The names of the files of all entries on the board here, which hold the digests of their content. Empty without a board."""
+    """The files of all entries on the board here, each by its name and when it was written. Empty without a board."""
     try:
-        return [one.path.name for one in stored_in(find_board(None))]
+        return [f"{one.path.name} {one.path.stat().st_mtime_ns}" for one in stored_in(find_board(None))]
     except UserError:
         return []
 

@@ -16,7 +16,8 @@ from matplotlib.ticker import NullLocator
 
 from regbench.report.pictures import DASHES, drawing, line_look
 from regbench.sweeps.grid import Group, bare, shown, shown_axes
-from regbench.sweeps.tables import Chosen, Spread, write_csv
+from regbench.sweeps.tables import Chosen, Spread
+from regbench.utils.files import write_rows
 
 FEWEST_VALUES = 3
 """An axis of fewer values has no curve."""
@@ -112,7 +113,7 @@ def write_curves(folder: Path, curves: Sequence[SweepCurve], rows: Sequence[Chos
         for name, height in _baselines(track, metric, rows).items():
             lines.append({"track": track, "metric": metric, "predictor": name, "median": round(height, 6)})
     columns = ["track", "axis", "metric", "predictor", "value", "median", "low", "high"]
-    write_csv(folder / "curves.csv", columns, lines)
+    write_rows(folder / "curves.csv", columns, ([line.get(name, "") for name in columns] for line in lines))
     _draw(folder / "curves.png", curves, rows)
 
 

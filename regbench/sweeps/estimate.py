@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from regbench.data.instances import Instances
-from regbench.models.build import build
+from regbench.models.build import build, build_without_memory
 from regbench.models.model import find_device, manual_seed, parameter_count
 from regbench.ops.backend import use_backend
 from regbench.sweeps.grid import SELECTION_SEED, Group, Point
@@ -142,8 +142,7 @@ def _time(point: Point, train: Instances) -> tuple[float, float]:
 def _parameters(point: Point) -> int:
     """The parameters of a model, which is built without memory where its code allows it."""
     try:
-        with torch.device("meta"):
-            return parameter_count(build(point.cls, point.options, point.track.task.io))
+        return parameter_count(build_without_memory(point.cls, point.options, point.track.task.io))
     except Exception:
         return parameter_count(build(point.cls, point.options, point.track.task.io))
 

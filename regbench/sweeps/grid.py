@@ -72,10 +72,11 @@ class Point:
     @property
     def train_tokens(self) -> int:
         """How many tokens one seed trains on, to within an epoch's last batches."""
-        lengths = train_lengths(self.track)[: self.training.train_instances]
         budget = self.training.train_tokens or self.track.definition.budget.train_tokens
-        epochs = self.training.epochs
-        return budget if epochs is None else min(budget, epochs * int(lengths.sum()))
+        if self.training.epochs is None:
+            return budget
+        lengths = train_lengths(self.track)[: self.training.train_instances]
+        return min(budget, self.training.epochs * int(lengths.sum()))
 
 
 @dataclass(frozen=True)

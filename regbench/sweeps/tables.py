@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from regbench.results import Result, read_result
 from regbench.sweeps.grid import Group, Point, shown
 from regbench.sweeps.state import SweepFolder
 from regbench.training.checkpoint import read_trained
-from regbench.utils.files import atomic_write
+from regbench.utils.files import atomic_write, write_rows
 
 _DIGITS = 6
 
@@ -113,7 +112,8 @@ def write_table(path: Path, rows: Sequence[Chosen], groups: Sequence[Group]) -> 
         columns += [name, f"{name}_low", f"{name}_high"]
     columns.insert(columns.index("reach") + 1, "reach_bound")
     without = {name for name in columns if name.startswith("reach") and not any(name in line for line in lines)}
-    write_csv(path, [name for name in columns if name not in without], lines)
+    columns = [name for name in columns if name not in without]
+    write_rows(path, columns, ([line.get(name, "") for name in columns] for line in lines))
 
 
 def write_trials(path: Path, folder: SweepFolder, groups: Sequence[Group], chosen: Mapping[str, Point]) -> None:
@@ -136,7 +136,7 @@ def write_trials(path: Path, folder: SweepFolder, groups: Sequence[Group], chose
                 }
             )
     columns = ["track", "architecture", *axes, "configuration", "seed", "train_tokens", "validation_loss", "chosen"]
-    write_csv(path, columns, lines)
+    write_rows(path, columns, ([line.get(name, "") for name in columns] for line in lines))
 
 
 def write_best(folder: SweepFolder, rows: Sequence[Chosen]) -> None:
@@ -155,13 +155,6 @@ def write_best(folder: SweepFolder, rows: Sequence[Chosen]) -> None:
         with atomic_write(path / name) as file:
             config = best.point.config(best.group.seeds, folder.tried(best.point))
             yaml.safe_dump(config.model_dump(mode="json"), file, sort_keys=False)
-
-
-def write_csv(path: Path, columns: Sequence[str], lines: Iterable[dict[str, Any]]) -> None:
-    with atomic_write(path) as file:
-        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
 
 
 def _spread(name: str, spread: Spread | None) -> dict[str, float | None]:

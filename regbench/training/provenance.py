@@ -149,7 +149,7 @@ def code_of(folders: Iterable[Path], now: Code) -> Code:
     """The one state of the repository that has made all seeds. If there were several, it counts as changed: dirty."""
     states = [code for folder in folders for code, _ in _noted(folder)] or [now]
     same = all(_same_code(states[0], other) for other in (*states[1:], now))
-    return states[0] if same else Code(commit=now.commit, dirty=now.commit is not None or None)
+    return states[0] if same else Code(commit=now.commit, dirty=True if now.commit else None)
 
 
 def packages_of(folders: Iterable[Path]) -> dict[str, str]:

@@ -7,7 +7,6 @@ import csv
 import errno
 import hashlib
 import json
-import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -141,7 +140,8 @@ def require_writable(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
         for one in new:
-            one.rmdir()
+            with contextlib.suppress(OSError):  # another process has put something there meanwhile
+                one.rmdir()
 
 
 def require_writable_files(*files: str | Path | None) -> None:
@@ -164,7 +164,7 @@ def exclusive(folder: Path, *, patience: float = 0.0, holder: str = "run") -> It
     path = folder / ".lock"
     if path.is_symlink() or (path.exists() and not path.is_file()):  # to lock it would empty the file behind it
         raise UserError(f"{path} is a link or no regular file: remove it if it is not yours")
-    lock = FileLock(path, timeout=-1 if patience == math.inf else patience, thread_local=False)
+    lock = FileLock(path, timeout=patience, thread_local=False)
     try:
         lock.acquire()
     except Timeout as error:  # an OSError: it is no fault of what was to be done in the folder

@@ -344,6 +344,18 @@ def test_only_the_baselines_that_are_asked_for(tiny: Track, learner: NGram) -> N
         regbench.evaluate(tiny, learner, baselines=["orakle"])
 
 
+def test_an_own_task_keeps_its_contract_also_without_baselines(tmp_path: Path, learner: NGram) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text(
+        "from regbench.tasks.pfa import PFA\n\n\nclass Broken(PFA):\n    def truth(self, instances):\n"
+        "        return 2 * super().truth(instances)\n"
+    )
+    track = tmp_path / "broken-v1.yaml"
+    track.write_text(yaml.safe_dump(TINY | {"name": "broken-v1", "task": str(path)}))
+    with pytest.raises(UserError, match="task 'broken' cannot be scored: the truth sums to 2"):
+        regbench.evaluate(load_track(track), learner, baselines=())
+
+
 def test_the_fast_baselines_are_scored_first(tiny: Track) -> None:
     names = [one.name for one in default_baselines(tiny, tiny.instances("test"))]
     assert set(names[-2:]) == {"Bayes", "Baum-Welch"}

@@ -184,10 +184,12 @@ def _scores(rows: Sequence[ScoreRow], found: Found) -> Table:
 
 
 def _share(row: ScoreRow, found: Found) -> float | None:
-    """The share of the track's training tokens that a row's training used. None of what was not trained on the track."""
+    """The share of the track's budget that the row's shortest training saw. None of what was not trained on the track."""
+    from regbench.leaderboard.standing import budget_share
+
     if row.result is None or row.result.evaluation is not None:
         return None
-    return row.result.tokens / found.track.definition.budget.train_tokens
+    return budget_share(row.result, found.track)
 
 
 def _costs(row: ScoreRow, found: Found) -> tuple[str, ...]:
