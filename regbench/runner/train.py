@@ -43,10 +43,8 @@ from regbench.training.checkpoint import (
     RESUME_FILE,
     TRAINED_FILE,
     TrainingRecord,
-    load_notes,
     load_tensors,
     load_weights,
-    of_another,
     read_trained,
     save_tensors,
 )
@@ -80,6 +78,10 @@ class Plan:
     backend: dict[str, str]  # the implementation of each op that runs in scoring
     training_backend: dict[str, str]  # the same in training; autocast may choose others
     code: Code  # the state of the repository, as it was when this was planned
+
+    def made_from(self, seed: int) -> dict[str, Any]:
+        """What the model of a seed follows from."""
+        return {**self.parts, "seed": seed}
 
 
 def plan_of(
@@ -354,14 +356,13 @@ def seed_record(
         except ValueError:
             done.unlink()
         else:
-            provenance.check_provenance(folder, plan.parts)
+            provenance.check_provenance(folder, plan.made_from(seed))
             reporter.phase(f"seed {seed} is done")
             return record
     model, trained = train(plan, seed, folder, reporter)
     provenance.note_code(folder, plan.code, afresh=False)
     reporter.phase(f"scoring the test split, seed {seed}")
     record = _score(plan, seed, model, trained, baselines, folder)
-    write_json(folder / provenance.FILE, plan.parts)  # first: without it the scores would pass for any run's
     with atomic_write(done) as file:
         file.write(record.model_dump_json(indent=1))
     return record
@@ -370,24 +371,17 @@ def seed_record(
 def check_begun(plan: Plan, folder: Path) -> None:
     """Refuses a run folder whose seeds, as far as they have come, were made from something else than the others would be now."""
     for seed in plan.config.seeds:
-        of_seed, own = folder / f"seed-{seed}", _own(plan, seed)
-        half = of_seed / RESUME_FILE
-        if (of_seed / "scores.json").exists():
-            provenance.check_provenance(of_seed, plan.parts)
-        elif read_trained(of_seed, own) is None and half.exists() and load_notes(half).get("provenance") != own:
-            raise of_another(half)
-
-
-def _own(plan: Plan, seed: int) -> str:
-    """By what a seed's checkpoint is known as this run's."""
-    return f"{provenance.provenance_digest(plan.parts)}/{seed}"
+        of_seed = folder / f"seed-{seed}"
+        if any((of_seed / name).exists() for name in ("scores.json", TRAINED_FILE, RESUME_FILE)):
+            provenance.check_provenance(of_seed, plan.made_from(seed))
 
 
 def train(plan: Plan, seed: int, folder: Path, reporter: Reporter) -> tuple[Model, TrainingRecord]:
     """Trains one seed and keeps its weights. The weights of a seed that was trained before an interruption are read."""
     device, model = plan.subject.device, plan.subject.model(seed)
-    own, path = _own(plan, seed), folder / "checkpoint.safetensors"
-    trained = read_trained(folder, own)
+    path, trained = folder / "checkpoint.safetensors", read_trained(folder)
+    if trained is not None or (folder / RESUME_FILE).exists():
+        provenance.check_provenance(folder, plan.made_from(seed))
     if trained is not None and path.exists():
         load_weights(model, load_tensors(path)[0], str(path))
         return model, trained
@@ -400,18 +394,18 @@ def train(plan: Plan, seed: int, folder: Path, reporter: Reporter) -> tuple[Mode
         budget=plan.track.definition.budget.train_tokens,
         seed=seed,
         folder=folder,
-        provenance=own,
         device=device,
         task=plan.track.task,
     )
     reporter.phase(f"training, seed {seed}: {parameter_count(model):,} parameters, {len(trainer.plan):,} steps")
     folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / provenance.FILE, plan.made_from(seed))
     provenance.note_code(folder, plan.code, afresh=not (folder / RESUME_FILE).exists())
     progress = trainer.run(reporter)
     save_tensors(path, model.state_dict(), {"architecture": plan.config.architecture})
     refuse_trained(plan.subject, model, validation, plan.name)
     trained = TrainingRecord(progress, len(trainer.plan), peak_memory(device))
-    trained.write(folder, own)
+    trained.write(folder)
     (folder / RESUME_FILE).unlink(missing_ok=True)
     return model, trained
 

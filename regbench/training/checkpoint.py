@@ -122,34 +122,15 @@ class TrainingRecord:
     steps: int
     peak_memory_bytes: int  # of the process that trained it, or of its GPU
 
-    def write(self, folder: Path, provenance: str) -> None:
-        """Writes the file; `provenance` is the digest of what was trained."""
+    def write(self, folder: Path) -> None:
         with atomic_write(folder / TRAINED_FILE) as file:
-            json.dump({"provenance": provenance, **asdict(self)}, file)
+            json.dump(asdict(self), file)
 
 
-def of_another(path: Path) -> Unavailable:
-    """The error of a checkpoint that was made from something else."""
-    return Unavailable(
-        f"{path} is the checkpoint of another configuration, or of code that has changed since: "
-        "undo the change, or begin anew with another --out"
-    )
-
-
-def read_trained(folder: Path, provenance: str | None = None) -> TrainingRecord | None:
-    """What the file in a seed's folder says; None where there is no whole one.
-
-    With `provenance` the file must be of what that names.
-    """
-    path = folder / TRAINED_FILE
+def read_trained(folder: Path) -> TrainingRecord | None:
+    """What the file in a seed's folder says; None where there is no whole one."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        trained = TrainingRecord(
-            Progress(**content["progress"]), int(content["steps"]), int(content["peak_memory_bytes"])
-        )
-        found = content["provenance"]
+        content = json.loads((folder / TRAINED_FILE).read_text(encoding="utf-8"))
+        return TrainingRecord(Progress(**content["progress"]), int(content["steps"]), int(content["peak_memory_bytes"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if provenance is not None and found != provenance:
-        raise of_another(path)
-    return trained

@@ -6,7 +6,6 @@ The parts are kept beside the scores of a seed, so that one result never joins m
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
 import json
 import os
@@ -26,7 +25,7 @@ from regbench.utils.errors import Unavailable
 from regbench.utils.files import write_json
 
 FILE = "provenance.json"
-"""Lies in the folder of a finished seed."""
+"""Lies in a seed's folder since its training began."""
 
 CODE_FILE = "code.json"
 """Lies in a seed's folder until the whole run is finished: by which code and packages it was trained and scored."""
@@ -43,22 +42,16 @@ WORDS = {
     "backend": "the backend",
     "text": "the text that the track is cut from",
     "task": "the task's code",
+    "seed": "the seed",
 }
 """How messages call each part."""
 
 
-def provenance_digest(parts: Parts) -> str:
-    """SHA-256 of the parts. A checkpoint belongs to the runs that have its digest."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
 def check_provenance(folder: Path, parts: Parts) -> None:
-    """Compares what a finished seed was made from with what the run would be made from now."""
+    """Compares what a seed, as far as it has come, was made from with what the run would be made from now."""
     path = folder / FILE
     if not path.exists():
-        raise Unavailable(
-            f"{folder} is finished, but has no {FILE}, which says from what: begin anew with another --out"
-        )
+        raise Unavailable(f"{folder} has begun, but has no {FILE}, which says from what: begin anew with another --out")
     try:
         then = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
@@ -68,7 +61,7 @@ def check_provenance(folder: Path, parts: Parts) -> None:
         return
     changed = [word for key, word in WORDS.items() if isinstance(then, dict) and then.get(key) != now.get(key)]
     raise Unavailable(
-        f"{folder} was finished before {' and '.join(changed) or 'something'} changed, and one result cannot hold both: "
+        f"{folder} has begun before {' and '.join(changed) or 'something'} changed, and one result cannot hold both: "
         "undo the change, or begin anew with another --out"
     )
 

@@ -23,7 +23,7 @@ from regbench.data.instances import Instances, length_bucketed_batches
 from regbench.models.model import Model
 from regbench.models.predictor import rows_at_once
 from regbench.tasks.base import Task
-from regbench.training.checkpoint import RESUME_FILE, course_file, load_tensors, of_another, save_tensors
+from regbench.training.checkpoint import RESUME_FILE, course_file, load_tensors, save_tensors
 from regbench.training.options import TrainingOptions, evaluation_steps, learning_rate
 from regbench.training.parts import gradients_on
 from regbench.training.progress import MEASURED, SILENT, Progress, Reporter
@@ -104,19 +104,17 @@ class Trainer:
         budget: int,
         seed: int,
         folder: Path,
-        provenance: str,
         device: torch.device,
         task: Task | None = None,
     ) -> None:
         """Plans every step; trains nothing yet. The model is on `device`, and trained in place.
 
         `validation` is the split that chooses the best weights, `budget` the tokens that the track allows. The seed decides the
-        order of instances. Log and checkpoint lie in `folder`; a checkpoint of another `provenance`, the digest of what the model
-        is made from, is refused. `task` is for `Model.measured`; None: nothing is measured.
+        order of instances. Log and checkpoint lie in `folder`. `task` is for `Model.measured`; None: nothing is measured.
         """
         self.model, self.validation, self.options = model, validation, options
         self.train_split = train[: options.train_instances] if options.train_instances else train
-        self.folder, self.provenance, self.device, self.task = folder, provenance, device, task
+        self.folder, self.device, self.task = folder, device, task
         self.plan = TrainingSteps(train.lengths, options, budget, seed)
         self.progress = Progress()
         self.optimizer = make_optimizer(model, options)
@@ -266,7 +264,6 @@ class Trainer:
             self._resume_file,
             tensors,
             {
-                "provenance": self.provenance,
                 "progress": json.dumps(asdict(self.progress)),
                 "threads": str(torch.get_num_threads()),
             },
@@ -278,8 +275,6 @@ class Trainer:
             log.unlink(missing_ok=True)
             return
         tensors, notes = load_tensors(self._resume_file)
-        if notes.get("provenance") != self.provenance:
-            raise of_another(self._resume_file)
         groups: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "rng": {}, "running": {}}
         moments: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():

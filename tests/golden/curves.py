@@ -86,7 +86,6 @@ def train(
             budget=track.definition.budget.train_tokens,
             seed=0,
             folder=Path(folder),
-            provenance=name,
             device=torch.device("cpu"),
         ).run()
     known = ("step", "tokens", "validation_loss")

@@ -244,5 +244,5 @@ class TestRefusals:
             with pytest.raises(KeyboardInterrupt):
                 go()
         plugin.write_text(PLUGIN + "# edited\n")
-        with pytest.raises(UserError, match="checkpoint of another configuration"):
+        with pytest.raises(UserError, match="seed-0 has begun before the architecture's code changed"):
             regbench.resume(tmp_path / "out")

@@ -253,7 +253,7 @@ class TestWhatChangedSinceASeedWasFinished:
         self.killed(go)
         kept = (tmp_path / "out" / "seed-0" / "scores.json").read_bytes()
         plugin.write_text(PLUGIN.replace("x.cumsum(1)", "2 * x.cumsum(1)"))
-        with pytest.raises(UserError, match="seed-0 was finished before the architecture's code changed") as caught:
+        with pytest.raises(UserError, match="seed-0 has begun before the architecture's code changed") as caught:
             regbench.resume(tmp_path / "out")
         assert "\n" not in str(caught.value)
         assert (tmp_path / "out" / "seed-0" / "scores.json").read_bytes() == kept
@@ -266,7 +266,7 @@ class TestWhatChangedSinceASeedWasFinished:
         config = tmp_path / "out" / "config.yaml"
         (tmp_path / "out" / "result.json").unlink()
         config.write_text(config.read_text().replace("d_model: 8", "d_model: 4"))
-        with pytest.raises(UserError, match="seed-0 was finished before the options changed"):
+        with pytest.raises(UserError, match="seed-0 has begun before the options changed"):
             regbench.resume(tmp_path / "out")
 
     @pytest.mark.ci
@@ -277,7 +277,7 @@ class TestWhatChangedSinceASeedWasFinished:
         track.write_text(yaml.safe_dump(MARKOV | {"name": "cut-v1", "task": str(tmp_path / "cut.py")}))
         self.killed(go, track=str(track))
         text.write_text("another")
-        with pytest.raises(UserError, match="seed-0 was finished before the text that the track is cut from changed"):
+        with pytest.raises(UserError, match="seed-0 has begun before the text that the track is cut from changed"):
             regbench.resume(tmp_path / "out")
         text.write_text("one text")
         assert [seed.seed for seed in regbench.resume(tmp_path / "out").seeds] == [0, 1]
@@ -288,7 +288,7 @@ class TestWhatChangedSinceASeedWasFinished:
     ) -> None:
         self.killed(go)
         (tmp_path / "out" / "seed-0" / "provenance.json").unlink()
-        with pytest.raises(UserError, match=r"seed-0 is finished, but has no provenance.json, which says from what"):
+        with pytest.raises(UserError, match=r"seed-0 has begun, but has no provenance.json, which says from what"):
             regbench.resume(tmp_path / "out")
 
     @pytest.mark.parametrize("kept", ["finished", "half"])
@@ -313,11 +313,8 @@ class TestWhatChangedSinceASeedWasFinished:
         config = out / "config.yaml"
         config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | {"seeds": [0, 1]}))
         plugin.write_text(PLUGIN.replace("x.cumsum(1)", "2 * x.cumsum(1)"))
-        words = (
-            "seed-1 was finished before the architecture's code" if kept == "finished" else "seed-1/resume.safetensors"
-        )
         for begin in (regbench.resume, lambda folder: run_seeds(folder, 1, Heard())):
-            with pytest.raises(UserError, match=words):
+            with pytest.raises(UserError, match="seed-1 has begun before the architecture's code"):
                 begin(out)
             assert not (out / "seed-0").exists()
 

@@ -43,7 +43,7 @@ def made_up(fails: Callable[[Job], Ended | None] = lambda job: None) -> Work:
         if job.seed is None:
             (folder / "result.json").write_text("{}")
             return Ended()
-        TrainingRecord(Progress(best_validation_loss=loss_of(job)), 1, 1).write(folder, "made up")
+        TrainingRecord(Progress(best_validation_loss=loss_of(job)), 1, 1).write(folder)
         if job.action == "score":
             record = {
                 "seed": job.seed,

@@ -398,9 +398,9 @@ def test_a_seeds_folder_of_another_training(tiny_file: Path, tmp_path: Path) -> 
     assert not (tmp_path / "cell" / "resume.safetensors").exists()
     assert runner.train_seed(one, 0, tmp_path / "cell") == trained
     other = one.model_copy(update={"settings": settings | {"training.learning_rate": 0.1}})
-    with pytest.raises(UserError, match="trained.json is the checkpoint of another configuration"):
+    with pytest.raises(UserError, match="has begun before the training options changed"):
         runner.score_seed(other, 0, tmp_path / "cell")
-    with pytest.raises(UserError, match="trained.json is the checkpoint of another configuration"):
+    with pytest.raises(UserError, match="has begun before the seed changed"):
         runner.score_seed(one, 1, tmp_path / "cell")
     record = runner.score_seed(one, 0, tmp_path / "cell")
     assert record.steps == trained.steps

@@ -86,14 +86,11 @@ def test_of_a_distribution_all_that_it_imports_counts(
 
 
 @pytest.mark.parametrize(
-    ("at", "said"),
-    [
-        (2, "seed-0/resume.safetensors is the checkpoint of another configuration"),
-        (3, "seed-0 was finished before the task's code changed"),
-    ],
+    "at",
+    [2, 3],
 )
 def test_a_run_does_not_go_on_with_another_task(
-    edit: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, at: int, said: str
+    edit: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     """Neither within a seed nor between two."""
     evaluate, calls = Trainer._evaluate, []
@@ -110,7 +107,7 @@ def test_a_run_does_not_go_on_with_another_task(
         with pytest.raises(KeyboardInterrupt):
             regbench.run("repeating-v1.yaml", "lstm", (0, 1), settings=settings, out="out")
     edit("(1 - p.noise) * np.eye", "1.0 * (1 - p.noise) * np.eye")
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match="seed-0 has begun before the task's code changed"):
         regbench.resume("out")
     edit("1.0 * (1 - p.noise) * np.eye", "(1 - p.noise) * np.eye")  # undone
     assert [seed.seed for seed in regbench.resume("out").seeds] == [0, 1]

@@ -31,9 +31,7 @@ class Recency(Mixer):
 
 @pytest.fixture
 def trainer(tiny: Track, tmp_path: Path) -> Callable[..., Trainer]:
-    def make(
-        folder: str = "a", seed: int = 0, provenance: str = "same", mixer: Any = Recency, **options: object
-    ) -> Trainer:
+    def make(folder: str = "a", seed: int = 0, mixer: Any = Recency, **options: object) -> Trainer:
         torch.manual_seed(seed)
         model = build(mixer, resolve_options(mixer, {"d_model": 8, "dropout": 0.2}), tiny.task.io)
         values = {"batch_size": 8, "evaluations": 4} | options
@@ -45,7 +43,6 @@ def trainer(tiny: Track, tmp_path: Path) -> Callable[..., Trainer]:
             budget=6000,
             seed=seed,
             folder=tmp_path / folder,
-            provenance=provenance,
             device=torch.device("cpu"),
         )
 

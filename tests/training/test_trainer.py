@@ -232,12 +232,6 @@ def test_a_plateau_is_what_pytorch_calls_one() -> None:
     assert min(rates) == 1e-4
 
 
-def test_a_checkpoint_of_another_configuration_is_refused(trainer: Callable[..., Trainer]) -> None:
-    kill_at(trainer(), 5, after_save=True)
-    with pytest.raises(UserError, match="checkpoint of another configuration"):
-        trainer(provenance="other").run()
-
-
 @pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b[:-100], lambda b: b"\xff" * 200])
 def test_a_broken_checkpoint_is_said(trainer: Callable[..., Trainer], damage: Callable[[bytes], bytes]) -> None:
     t = trainer()

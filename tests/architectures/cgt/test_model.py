@@ -218,7 +218,7 @@ def test_training_goes_on_where_nothing_is_scored(tiny: Track, tmp_path: Path) -
     model = make(tiny.task.io)
     train = tiny.instances("train")
     options = TrainingOptions(batch_size=8, evaluations=2)
-    folder = {"folder": tmp_path, "provenance": "x", "device": torch.device("cpu")}
+    folder = {"folder": tmp_path, "device": torch.device("cpu")}
     trainer = Trainer(model, train, tiny.instances("validation"), options, budget=3000, seed=0, **folder)  # type: ignore[arg-type]
     for step in (0, 2):
         trainer.train_split.scored[trainer.plan.rows(step)] = False

@@ -83,7 +83,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             budget=640,
             seed=seed,
             folder=run / f"seed-{seed}",
-            provenance="",
             device=torch.device("cpu"),
             task=track.task,
         ).run()
