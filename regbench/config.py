@@ -20,6 +20,9 @@ from regbench.utils.guard import YAML_BYTES, Refused, parse_plain_yaml
 OF_TASK = "task."
 """Before the name of a parameter of the track's task, where it stands among settings."""
 
+OF_TRAINING = "training."
+"""Before the name of a training option there."""
+
 Seed = Annotated[int, pydantic.Field(strict=True, ge=0, lt=2**63)]
 """A whole number that the generators of NumPy and PyTorch both take."""
 
@@ -51,7 +54,7 @@ class Config(pydantic.BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _of_task(self) -> Config:
-        of_task, others = parameters_in(self.settings)
+        of_task, others = parted(self.settings, OF_TASK)
         if of_task:
             object.__setattr__(self, "track", variant(self.track, of_task))
             object.__setattr__(self, "settings", others)
@@ -69,10 +72,10 @@ def plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def parameters_in(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The parameters of the task among settings, without `OF_TASK`; and all others."""
-    of_task = {key.removeprefix(OF_TASK): value for key, value in settings.items() if key.startswith(OF_TASK)}
-    return of_task, {key: value for key, value in settings.items() if not key.startswith(OF_TASK)}
+def parted(settings: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings whose keys begin with `OF_TASK` or `OF_TRAINING`, without it; and all others."""
+    some = {key.removeprefix(prefix): value for key, value in settings.items() if key.startswith(prefix)}
+    return some, {key: value for key, value in settings.items() if not key.startswith(prefix)}
 
 
 def variant(track: str, parameters: Mapping[str, Any]) -> str:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regbench.checks.subject import differ
-from regbench.config import read_run
+from regbench.config import OF_TRAINING, parted, read_run
 from regbench.models.backbone import Backbone
-from regbench.models.build import build, resolve_options, split_settings
+from regbench.models.build import build, resolve_options
 from regbench.models.model import Model, ModelPredictor, device_of, manual_seed, token_tensor
 from regbench.models.predictor import check_tokens, check_vectors
 from regbench.results import TrackRecord, read_result
@@ -132,7 +132,7 @@ def load(
         _check_track(folder, result.track, loaded, split)
         options = result.architecture.options  # defaults may have changed since
     else:
-        options, _ = split_settings(config.settings)
+        _, options = parted(config.settings, OF_TRAINING)
     try:
         sizes = Folder(folder).tensor_sizes(name)
     except Refused as error:

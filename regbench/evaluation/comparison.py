@@ -268,8 +268,7 @@ def score_table(found: Found, announce: Announce = lambda name, done, total: Non
             pair = known[0].main, known[i].main
             change = compare(*pair, counts, found.prior, higher_is_better=higher, level=SIGNIFICANCE / 2)
         seeds = known[i].main.seeds if known[i].main.trained else []
-        cut = found.prior.gap_in(seeds)
-        learned = None if cut is None else sum(main.sign * (x - cut) > 0 for x in seeds)
+        learned = found.prior.learned(seeds, main.sign)
         rows.append(ScoreRow(found.names[i], len(seeds), known[i].scores, change, learned, known[i].result))
     return rows
 

@@ -21,11 +21,11 @@ from typing import Any
 
 import pydantic
 
-from regbench.config import Config
+from regbench.config import OF_TRAINING, Config, parted
 from regbench.leaderboard.claim import Case, Check, Note
 from regbench.leaderboard.entry import LONGEST_NAME, canonical, command_of, text_of
 from regbench.leaderboard.store import ROOT
-from regbench.models.build import build, build_without_memory, split_settings
+from regbench.models.build import build, build_without_memory
 from regbench.models.model import parameter_count
 from regbench.models.state_size import state_at
 from regbench.results import ArchitectureRecord, Result
@@ -92,7 +92,7 @@ def architecture(case: Case) -> Iterator[str]:
     """Of a built-in architecture options, parameters and state size follow from the configuration."""
     record = case.result.architecture
     settings = case.configuration.settings
-    faults = [*_implausible(record.options), *_implausible(split_settings(settings)[0])]
+    faults = [*_implausible(record.options), *_implausible(parted(settings, OF_TRAINING)[1])]
     if len(settings) > _MOST_MEMBERS:
         faults.append(f"{len(settings):,} settings")
     states = (record.state_bytes or 0, *(record.state_at or {}).values())

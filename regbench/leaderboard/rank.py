@@ -270,8 +270,8 @@ def _columns(known: Metrics, main: str, groups: tuple[str, ...]) -> tuple[str, .
 
 def _learned(seeds: Sequence[float], prior: Prior, metric: Metric) -> tuple[int, int] | None:
     """How many seeds are on the better side of a gap, and of how many. None where all have learned the same."""
-    cut = prior.gap_in(seeds)
-    return None if cut is None else (sum(metric.sign * (x - cut) > 0 for x in seeds), len(seeds))
+    learned = prior.learned(seeds, metric.sign)
+    return None if learned is None else (learned, len(seeds))
 
 
 def _with_ranks(rows: Sequence[Row], main: Metric, prior: Prior) -> list[Row]:

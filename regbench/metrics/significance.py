@@ -87,6 +87,11 @@ class Prior(Strict):
         wide, low = max(((b - a, a) for a, b in itertools.pairwise(sorted(seeds))), default=(0.0, 0.0))
         return low + wide / 2 if self.gap is not None and wide > self.gap else None
 
+    def learned(self, seeds: Sequence[float], sign: int) -> int | None:
+        """How many seeds are on the better side of a gap; `sign` is that of the metric. None where all have learned the same."""
+        cut = self.gap_in(seeds)
+        return None if cut is None else sum(sign * (x - cut) > 0 for x in seeds)
+
 
 def default_prior(metric: Metric) -> Prior:
     """What is expected on a track whose board has few entries or none: fitted to the main scores of all boards together."""

@@ -28,12 +28,6 @@ _COPIES = 4
 """Training holds the weights, their gradients and two means of AdamW."""
 
 
-def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings of the architecture by their keys, and those of training, whose keys are `training.NAME`, by NAME."""
-    own = {key: value for key, value in settings.items() if not key.startswith("training.")}
-    return own, {key.removeprefix("training."): value for key, value in settings.items() if key not in own}
-
-
 def resolve_options(cls: type[Any], settings: Mapping[str, Any]) -> Options:
     """The options of an architecture: its defaults, with these settings in their place.
 

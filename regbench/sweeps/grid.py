@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from typing import Any
 
-from regbench.config import OF_TASK, Config, parameters_in, require_readable, variant
+from regbench.config import OF_TASK, Config, parted, require_readable, variant
 from regbench.models.mixer import Options
 from regbench.ops.backend import use_backend
 from regbench.sweeps.file import SweepFile, settings_of
@@ -169,7 +169,7 @@ def _groups(sweep: SweepFile, name: str, load: Callable[[str], Track], architect
     axes = sweep.axes_of(architecture)
 
     def point(values: dict[str, Any], more: dict[str, Any]) -> Point:
-        of_task, settings = parameters_in({**_joined(sweep.base), **values, **_joined(more)})
+        of_task, settings = parted({**_joined(sweep.base), **values, **_joined(more)}, OF_TASK)
         address = variant(name, of_task)
         track = load(address)
         if settings.get("training.train_tokens") == track.definition.budget.train_tokens:

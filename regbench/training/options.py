@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pydantic
 
+from regbench.config import OF_TRAINING, parted
 from regbench.utils.errors import UserError, closest, explain_validation
 from regbench.utils.guard import check_plain
 from regbench.utils.settings import Settings
@@ -160,9 +161,9 @@ def _hint(key: str, own: Iterable[str]) -> str | None:
 
 def resolve_settings(cls: type[Any], settings: Mapping[str, Any]) -> tuple[Options, TrainingOptions]:
     """The options of an architecture and of its training, with these settings in the place of defaults."""
-    from regbench.models.build import resolve_options, split_settings  # imports PyTorch, which takes seconds
+    from regbench.models.build import resolve_options  # imports PyTorch, which takes seconds
 
-    own, of_training = split_settings(settings)
+    of_training, own = parted(settings, OF_TRAINING)
     for key in settings:
         part = key.partition(".")[0]  # a hybrid knows the options of its parts, as transformer.window
         own_part = cls.Options.model_config.get("extra") == "allow" and part not in (key, "training")

@@ -141,6 +141,7 @@ class Trainer:
         first = logged
         running, begun = self._running, self.progress.step
         settled, timed = (begun + steps for steps in TIMED_STEPS[self.device.type])
+        slower = ""  # why steps are, as it was told
         if begun == 0:
             self._keep()
         self.model.train()
@@ -157,9 +158,10 @@ class Trainer:
                 elif step == timed:
                     rest = int(self.plan.tokens[step:].sum())
                     reporter.estimated(rest * (now - first[0]) / (self.progress.tokens - first[1]))
-                    if why := getattr(self._gradients, "refused", ""):
-                        reporter.phase(why)
                 if step % every == 0 or step in evaluate_at:
+                    if (why := getattr(self._gradients, "refused", "")) not in ("", slower):
+                        slower = why
+                        reporter.phase(why)
                     means = torch.stack(running).mean(0).tolist()
                     running.clear()
                     if not all(map(math.isfinite, means)):

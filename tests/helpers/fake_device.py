@@ -17,8 +17,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import backend_registration
 
-from regbench.config import read_config
-from regbench.models.build import build, resolve_options, split_settings
+from regbench.config import OF_TRAINING, parted, read_config
+from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer
 from regbench.ops import backend
 from regbench.tasks.base import IO, TokenIO, VectorIO
@@ -125,7 +125,7 @@ def move(model: torch.nn.Module) -> None:
 def step(architecture: str, settings: dict[str, Any], io: IO, batch_size: int) -> str:
     """ "" where one training step leaves all gradients on the device, else what was wrong."""
     cls = registry.load(registry.ARCHITECTURE, architecture)
-    own, more = split_settings(settings)
+    more, own = parted(settings, OF_TRAINING)
     training = resolve_training(cls, more)
     with FakeTensorMode():  # refuses shapes that depend on values, which a recorded step cannot have
         model = build(cls, resolve_options(cls, own), io)

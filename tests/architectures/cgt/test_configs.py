@@ -11,8 +11,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from architectures.cgt import ContextuallyGuided
-from regbench.config import read_config
-from regbench.models.build import build, resolve_options, split_settings
+from regbench.config import OF_TRAINING, parted, read_config
+from regbench.models.build import build, resolve_options
 from regbench.models.model import parameter_count
 from regbench.tasks.base import IO, VectorIO
 from regbench.tracks import load_track
@@ -39,7 +39,7 @@ def memory(name: str) -> int:
     """Bytes of a step of the configuration's own batches, from those of batches of two and of four: what is added is the same."""
     config = read_config(CONFIGS[name])
     io, cls = io_of(config), registry.load(registry.ARCHITECTURE, config.architecture)
-    options = resolve_options(cls, split_settings(config.settings)[0])
+    options = resolve_options(cls, parted(config.settings, OF_TRAINING)[1])
     with FakeTensorMode() if name in LARGE else contextlib.nullcontext():
         model, counted = build(cls, options, io), []
         for batch_size in (2, 4):
@@ -54,7 +54,7 @@ def step(name: str) -> tuple[int, float, bool]:
     """One training step of two instances: parameters, operations a token, and whether the weights have moved."""
     config = read_config(CONFIGS[name])
     io, cls = io_of(config), registry.load(registry.ARCHITECTURE, config.architecture)
-    options = resolve_options(cls, split_settings(config.settings)[0])
+    options = resolve_options(cls, parted(config.settings, OF_TRAINING)[1])
     torch.manual_seed(0)
     with FakeTensorMode() if name in LARGE else contextlib.nullcontext():
         model = build(cls, options, io)
@@ -84,7 +84,7 @@ def test_it_trains_a_step(name: str) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_its_cost_is_what_the_page_says(name: str) -> None:
     config = read_config(CONFIGS[name])
-    training = TrainingOptions(**split_settings(config.settings)[1])
+    training = TrainingOptions(**parted(config.settings, OF_TRAINING)[0])
     tokens = training.train_tokens or load_track(config.track).definition.budget.train_tokens
     parameters, operations, _ = step(name)
     hours = tokens * operations / (UTILISATION * H100_FLOPS) / 3600
@@ -96,7 +96,7 @@ def test_its_cost_is_what_the_page_says(name: str) -> None:
 
 def test_arithmetic_is_the_papers() -> None:
     config = read_config(CONFIGS["cgt-arithmetic"])
-    own, _ = split_settings(config.settings)
+    _, own = parted(config.settings, OF_TRAINING)
     model = ContextuallyGuided(resolve_options(ContextuallyGuided, own), io_of(config))  # type: ignore[arg-type]
     assert model.y_layer == 4
     assert len(model.guides) == 2
@@ -109,7 +109,7 @@ def test_arithmetic_is_the_papers() -> None:
 
 def test_one_task_is_the_papers() -> None:
     config = read_config(CONFIGS["cgt-one-task"])
-    own, _ = split_settings(config.settings)
+    _, own = parted(config.settings, OF_TRAINING)
     model = ContextuallyGuided(resolve_options(ContextuallyGuided, own), io_of(config))  # type: ignore[arg-type]
     assert (len(model.x_blocks), model.y_layer, model.options.d_y) == (8, 5, 32)
     assert (model.options.rank, model.options.mixing) == (4, "softmax")

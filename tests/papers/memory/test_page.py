@@ -10,7 +10,8 @@ import pytest
 from papers.memory.study import study_names
 from regbench.cli.app import _parse
 from regbench.cli.arguments import given_settings
-from regbench.models.build import resolve_options, split_settings
+from regbench.config import OF_TRAINING, parted
+from regbench.models.build import resolve_options
 from regbench.tracks import load_track
 from regbench.training.options import resolve_training
 from regbench.utils import registry
@@ -24,7 +25,7 @@ RUNS = sorted({line for _, block in blocks(PAGE) for line in block.splitlines() 
 def test_what_filled_the_table_can_be_asked_for(command: str) -> None:
     arguments = _parse(shlex.split(command)[1:])
     assert load_track(arguments.track).definition.task == "bigram"
-    own, training = split_settings(given_settings(arguments))
+    training, own = parted(given_settings(arguments), OF_TRAINING)
     cls = registry.load(registry.ARCHITECTURE, arguments.arch)
     resolve_options(cls, own)
     resolve_training(cls, training)
