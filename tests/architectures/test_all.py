@@ -222,16 +222,17 @@ def test_every_implementation_has_the_naive_ones_loss_and_gradients(
     ],
 )
 def test_gates_that_are_open_or_shut_keep_all_finite(name: str, bias: str, size: float) -> None:
-    """In float32; HGRN2's have no bias, and are set by the input."""
-    mixer = mixer_of(name, {}, torch.float32)
-    x = inputs(mixer, 2, 40, torch.float32) if bias else size * torch.ones(2, 40, 12)
-    with torch.no_grad():
-        if bias:
-            mixer.get_parameter(bias)[:12] = size  # of sLSTM's four gates the one of the input
-    y = mixer(x)
-    y.sum().backward()
-    assert y.isfinite().all()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in mixer.parameters())
+    """In float32, in the first layer and a later one; HGRN2's have no bias, and are set by the input."""
+    for block in model_of(name, {}, torch.float32, n_layers=2).blocks:
+        mixer = block.mixer
+        x = inputs(mixer, 2, 40, torch.float32) if bias else size * torch.ones(2, 40, 12)
+        with torch.no_grad():
+            if bias:
+                mixer.get_parameter(bias)[:12] = size  # of sLSTM's four gates the one of the input
+        y = mixer(x)
+        y.sum().backward()
+        assert y.isfinite().all()
+        assert all(p.grad.isfinite().all() for p in mixer.parameters())
 
 
 TIME_SCALES = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import pytest
 import torch
@@ -18,16 +18,12 @@ from regbench.models.rotary import rotate
 from regbench.ops.backend import use_backend
 from regbench.ops.ngram import NGramIndex
 from regbench.tasks.base import TokenIO
-from tests.helpers.equations import check_equations
+from tests.helpers.equations import check_equations, made
 from tests.helpers.tensors import LargestTensor
 
 D, H = 12, 3
 HEADS = (1, 3, 1, 2)
-
-
-def build(dtype: torch.dtype = torch.float64, **options: Any) -> Transformer:
-    torch.manual_seed(0)
-    return Transformer(Transformer.Options(**{"d_model": D, "n_heads": H, **options})).to(dtype)
+build = partial(made, Transformer, d_model=D, n_heads=H)
 
 
 def inputs(batch: int, length: int) -> tuple[Tensor, Tensor]:
