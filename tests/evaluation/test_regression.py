@@ -24,9 +24,6 @@ from regbench.evaluation.regression import (
 from regbench.metrics.significance import Prior
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
-from tests.conftest import TINY
-
-SAME_LENGTH = {**TINY["parameters"], "min_strings": 3, "min_length": 8}  # type: ignore[dict-item]
 
 
 def made(tiny: Track, score: float = 0.8, **changes: Any) -> Measurement:

@@ -17,14 +17,9 @@ from regbench.leaderboard.page import build_page, chart_data
 from regbench.leaderboard.rank import Board, rank
 from regbench.tracks import Track
 from tests.helpers.browser import data_of
-from tests.leaderboard.examples import make_entries, make_entry
+from tests.leaderboard.examples import make_entry
 
 HOSTILE = "</script><script>problems.push('ran')</script><img src=x onerror=problems.push('ran')>\"'&\u2028"
-
-
-@pytest.fixture(scope="module")
-def entries(tiny: Track) -> list[Entry]:
-    return make_entries(tiny)
 
 
 @pytest.fixture(scope="module")
