@@ -159,13 +159,13 @@ def follows(index: NGramIndex, order: int) -> Callable[[Tensor, Tensor, Tensor, 
     return mask
 
 
-def flex_head(index: NGramIndex, order: int, compiled: bool = True) -> Callable[[Tensor], Tensor]:
+def flex_head(index: NGramIndex, order: int) -> Callable[[Tensor], Tensor]:
     """The same mean by FlexAttention: equal scores, and a block mask that knows the ranks."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     batch, length = index.tokens.shape
     mask = create_block_mask(follows(index, order), batch, None, length, length, device=str(index.tokens.device))
-    fused = torch.compile(flex_attention) if compiled else flex_attention
+    fused = torch.compile(flex_attention)
 
     def head(hidden: Tensor) -> Tensor:
         values = hidden.unflatten(2, (-1, 64)).transpose(1, 2)  # its kernels take heads of this width
@@ -188,13 +188,3 @@ def test_flex_attention_is_given_the_heads_mask(order: int, length: int) -> None
     eye = torch.eye(length, dtype=torch.float64).expand(2, length, length)
     assert torch.equal(mask, ngram_head(tokens, eye, order, backend="naive") > 0)
     assert mask.any() or length < 60
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("order", [1, 3])
-def test_what_is_timed_as_flex_attention_is_the_same_head(order: int) -> None:
-    """On the CPU, not lowered, and without a gradient, which it has none of there."""
-    tokens = torch.randint(3, (2, 60), generator=torch.Generator().manual_seed(0))
-    hidden = torch.randn(2, 60, 128, dtype=torch.float64)
-    flex = flex_head(NGramIndex(tokens), order, compiled=False)(hidden)
-    torch.testing.assert_close(flex, ngram_head(tokens, hidden, order, backend="naive"))
