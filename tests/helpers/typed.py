@@ -10,6 +10,7 @@ PLUGIN = "import regbench\nclass Same(regbench.Mixer):\n    def forward(self, x)
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    capsys.readouterr()  # what was said before
     code = cli.main(arguments)
     captured = capsys.readouterr()
     return code, captured.out, captured.err
