@@ -18,6 +18,7 @@ from regbench.leaderboard.origin import digest_at, is_built_in, unreadable
 from regbench.leaderboard.store import Stored, stored_in
 from regbench.leaderboard.verify import submit, verify_entry, verify_run
 from regbench.results import Result
+from regbench.tracks import Track
 from regbench.utils import registry
 from regbench.utils.files import read_arrays
 from tests.helpers.typed import refused
@@ -253,3 +254,29 @@ def test_a_files_name_cannot_forge_a_line(lstm: Made, tmp_path: Path, tiny_file:
     assert not [line for line in lines if line.endswith(": ok")]
     assert cli.main(["verify", str(tmp_path / "x\nregbench: ok")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["submit", "verify"])
+def test_runs_whose_truth_nobody_knows_are_refused_at_once(
+    command: str,
+    text_run: Path,
+    text_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Before anything is generated or computed."""
+
+    def no_work(self: Track, split: str) -> None:
+        raise AssertionError("instances were asked for")
+
+    monkeypatch.setattr(Track, "instances", no_work)
+    board = ["--board", str(tmp_path)] if command == "submit" else []
+    assert cli.main([command, str(text_run), "--track", str(text_file), *board]) == 2
+    out, error = capsys.readouterr()
+    assert (
+        "its text depends on the machine it was made on and its truth is unknown, so nobody else could check" in error
+    )
+    assert error.count("\n") == 1
+    assert not out
+    assert not list(tmp_path.iterdir())
