@@ -11,9 +11,7 @@ import yaml
 from regbench import cli
 from regbench.config import Config, read_config, read_run
 from regbench.utils.errors import UserError
-from tests.helpers.typed import refused
-
-PLUGIN = "import regbench\nclass Same(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
+from tests.helpers.typed import PLUGIN, refused
 
 
 @pytest.fixture

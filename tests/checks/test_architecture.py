@@ -21,7 +21,6 @@ from regbench.checks.subject import Subject
 from regbench.checks.training import overfits, trains
 from regbench.data.instances import Instances
 from regbench.models.backbone import Backbone
-from regbench.models.build import resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.model import Model
 from regbench.ops.backend import known_ops, use_backend
@@ -55,6 +54,7 @@ from tests.helpers.contract_mixers import (
     mixed,
     streamed,
 )
+from tests.helpers.subjects import subject_of
 
 COMPILED = ("gla", "gated_deltanet", "learned_ngram", "lstm", "mamba", "rwkv", "s4", "transformer")
 """One architecture of each op, and the LSTM, which has none. Tracing takes seconds for each."""
@@ -83,8 +83,7 @@ def test_every_built_in_compiles(name: str) -> None:
 def test_of_each_op_one_is_compiled() -> None:
     ops = set()
     for name in COMPILED:
-        cls = registry.load(registry.ARCHITECTURE, name)
-        subject = Subject(cls, resolve_options(cls, {"d_model": 16}), IO)
+        subject = subject_of(name, IO, d_model=16)
         with use_backend("auto") as record:
             subject.model()(subject.tokens())
         ops |= set(record)
@@ -95,12 +94,11 @@ def test_of_each_op_one_is_compiled() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", registry.entries(registry.ARCHITECTURE))
 def test_every_built_in_learns(name: str) -> None:
-    cls = registry.load(registry.ARCHITECTURE, name)
-    assert [o.fault for o in examine(Subject(cls, resolve_options(cls, {}), IO), [overfits])] == [None]
+    assert [o.fault for o in examine(subject_of(name, IO), [overfits])] == [None]
 
 
 def test_a_good_mixer_keeps_the_contract_and_states_that_it_does_not_stream() -> None:
-    outcomes = {o.check: o for o in examine(Subject(Good, resolve_options(Good, {"d_model": 16}), IO), CHEAP)}
+    outcomes = {o.check: o for o in examine(subject_of(Good, IO, d_model=16), CHEAP)}
     assert [o.fault for o in outcomes.values()] == [None] * len(CHEAP)
     assert outcomes["streams"].note == "has no recurrent form"
 
@@ -175,7 +173,7 @@ def test_what_has_no_gradient_is_not_moved() -> None:
 def test_gradients_are_on_again_between_the_lines_and_after_a_refusal() -> None:
     """Also while the refusal is kept, and its frames with it."""
     peeks = mixed(lambda _, y, x: y + 0.01 * x.mean(1, keepdim=True))
-    subject = Subject(peeks, resolve_options(peeks, {"d_model": 8}), IO)
+    subject = subject_of(peeks, IO, d_model=8)
     assert [torch.is_grad_enabled() for _ in examine(subject, CHEAP[:4])] == [True] * 4
     with pytest.raises(UserError) as kept:
         refuse(subject, (*SCORABLE, trains), "architecture 'x'")
@@ -193,7 +191,7 @@ class TestTrained:
 
     def test_it_is_refused_once_it_leaks(self) -> None:
         late = mixed(lambda self, y, x: y + (self.gate - 5).relu() * ahead(x), Gated)
-        subject = Subject(late, resolve_options(late, {"d_model": 16}), IO)
+        subject = subject_of(late, IO, d_model=16)
         assert [o.fault for o in examine(subject, [causal])] == [None]
         model, one = subject.model().train(), one_instance(subject, IO.max_length)
         refuse_trained(subject, model, one, "x")
@@ -205,8 +203,7 @@ class TestTrained:
     @pytest.mark.parametrize("length", [1, 2, 36])
     def test_no_built_in_of_any_length(self, length: int) -> None:
         for name in ("hyena", "s4", "transformer"):
-            cls = registry.load(registry.ARCHITECTURE, name)
-            subject = Subject(cls, resolve_options(cls, {"d_model": 16}), IO)
+            subject = subject_of(name, IO, d_model=16)
             refuse_trained(subject, subject.moved(), one_instance(subject, length), name)
 
 
@@ -214,7 +211,7 @@ class TestTrained:
 def test_a_leak_at_the_ends_of_chunks_is_found_for_any_length_of_them(chunk: int) -> None:
     """Wherever it is below position 160, and at powers of two after it. On trained weights, too."""
     cls = type("Leaks", (PeeksAtBorders,), {"chunk": chunk})
-    subject = Subject(cls, resolve_options(cls, {"d_model": 16}), dataclasses.replace(IO, max_length=300))
+    subject = subject_of(cls, dataclasses.replace(IO, max_length=300), d_model=16)
     message = r"sees the future: changing the tokens from (\d+) on changes the prediction of token \1$"
     (outcome,) = examine(subject, [causal])
     found = re.search(message, outcome.fault or "")
@@ -228,9 +225,7 @@ def test_an_architecture_that_does_not_compile_may_say_so() -> None:
     class Says(Good):
         compiles = False
 
-    (outcome,) = examine(
-        Subject(Says, resolve_options(Says, {}), IO), [c for c in CONTRACT if c.__name__ == "compiles"]
-    )
+    (outcome,) = examine(subject_of(Says, IO), [compiles])
     assert outcome.note == "declares that it does not"
 
 
@@ -352,7 +347,7 @@ def test_a_broken_mixer_is_caught_by_its_line_alone(check: str, message: str, cl
 def test_of_nan_only_one_check_complains() -> None:
     """NaN differs from itself: the model would seem random, to leak and to forget its weights."""
     divides = mixed(lambda _, y, x: y / 0)
-    outcomes = {o.check: o for o in examine(Subject(divides, resolve_options(divides, {"d_model": 16}), IO), CONTRACT)}
+    outcomes = {o.check: o for o in examine(subject_of(divides, IO, d_model=16), CONTRACT)}
     assert [name for name, outcome in outcomes.items() if outcome.fault] == ["finite"]
     notes = {name for name, outcome in outcomes.items() if outcome.note == "not asked: it returns NaN or infinity"}
     assert notes == {"causal", "trains", "batch_independent", "deterministic", "saves", "compiles", "overfits"}
@@ -410,7 +405,7 @@ def raises(*_: object) -> Tensor:
 )
 def test_preflight_refuses_in_one_line(cls: type[Mixer], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        refuse(Subject(cls, resolve_options(cls, {}), IO), (*SCORABLE, trains), "architecture 'x'")
+        refuse(subject_of(cls, IO), (*SCORABLE, trains), "architecture 'x'")
     assert "\n" not in str(caught.value)
 
 
@@ -428,7 +423,7 @@ class ShiftsNothing(Model):
 
 def test_a_model_that_does_not_shift_is_told_how() -> None:
     with torch.no_grad():
-        fault = causal(Subject(ShiftsNothing, ShiftsNothing.Options(), IO))
+        fault = causal(subject_of(ShiftsNothing, IO))
     assert fault == (
         "it sees the future: changing the tokens from 35 on changes the prediction of token 35; "
         "shift its inputs: regbench.shift_in(tokens, io.separator)"
@@ -441,5 +436,5 @@ def test_a_backbone_whose_mixer_peeks_is_not_told_to_shift() -> None:
             super().__init__(mixed(lambda _, y, x: y + ahead(x)), options, io)
 
     with torch.no_grad():
-        fault = causal(Subject(Own, Own.Options(), IO))
+        fault = causal(subject_of(Own, IO))
     assert fault == "it sees the future: changing the tokens from 34 on changes the prediction of token 33"

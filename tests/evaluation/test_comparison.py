@@ -172,12 +172,6 @@ def test_similar_ones_stand_side_by_side() -> None:
 # --- The command. ---
 
 
-@pytest.fixture
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-
-
 @pytest.mark.usefixtures("_in_an_empty_folder")
 def test_the_command_prints_draws_and_writes(
     capsys: pytest.CaptureFixture[str], tiny_file: Path, runs: dict[str, Path]

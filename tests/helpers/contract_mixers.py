@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from regbench.checks.architecture import CONTRACT, compiles
 from regbench.checks.contract import examine
-from regbench.checks.subject import Subject
 from regbench.checks.training import overfits
-from regbench.models.build import resolve_options
 from regbench.models.mixer import Mixer
 from regbench.tasks.base import TokenIO
+from tests.helpers.subjects import subject_of
 
 IO = TokenIO(vocab_size=5, separator=4, max_length=36, names=("a", "b", "c", "d", "|"))
 
@@ -25,7 +24,7 @@ UNCOMPILED = tuple(check for check in CHEAP if check is not compiles)
 
 def faults(cls: type[Mixer], checks: object = CHEAP, **options: object) -> dict[str, str]:
     """By check what is wrong with a mixer."""
-    subject = Subject(cls, resolve_options(cls, {"d_model": 16, **options}), IO)
+    subject = subject_of(cls, IO, **{"d_model": 16, **options})
     return {o.check: o.fault for o in examine(subject, checks) if o.fault}  # type: ignore[arg-type]
 
 

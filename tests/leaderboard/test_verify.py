@@ -21,9 +21,9 @@ from regbench.results import Result
 from regbench.tracks import Track
 from regbench.utils import registry
 from regbench.utils.files import read_arrays
-from tests.helpers.typed import refused
+from tests.helpers.typed import AVERAGE, refused
 from tests.leaderboard.attacks import claim, seal, store
-from tests.leaderboard.conftest import MIXER, Made, commit, git
+from tests.leaderboard.conftest import Made, commit, git
 
 
 def test_an_honest_entry_alone_with_predictions_and_with_its_run(lstm: Made, stranger: Made) -> None:
@@ -109,7 +109,7 @@ def test_a_changed_source_is_compared_with_that_of_the_commit(
 def test_what_nobody_can_read(content: bytes, fault: str) -> None:
     (found,) = unreadable(content)
     assert fault in found
-    assert list(unreadable(b"# coding: utf8\n" + MIXER.encode())) == []
+    assert list(unreadable(b"# coding: utf8\n" + AVERAGE.encode())) == []
 
 
 def test_a_contribution_brings_no_evidence(

@@ -101,12 +101,6 @@ def test_a_difference_that_is_alike_in_every_instance_has_no_number_of_standard_
 # --- The command. ---
 
 
-@pytest.fixture
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-
-
 @pytest.mark.usefixtures("_in_an_empty_folder")
 def test_the_command_prints_and_writes(capsys: pytest.CaptureFixture[str], tiny_file: Path, table: TrackTable) -> None:
     Path("page.md").write_text(PAGE)

@@ -16,10 +16,10 @@ from papers.cgt.task_vectors import _Reading, patched, states_before, task_vecto
 from regbench import cli
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
-from regbench.models.build import build, resolve_options
 from regbench.results import ScoreRecord
-from regbench.utils import registry
+from regbench.tracks import load_track
 from regbench.utils.errors import UserError
+from tests.helpers.subjects import trained_of
 
 
 @pytest.mark.ci
@@ -109,16 +109,10 @@ def test_the_command(examples_run: Path, capsys: pytest.CaptureFixture[str], tmp
 
 
 def test_what_has_no_task_vectors(examples: Trained, tiny_file: Path) -> None:
-    from regbench.tracks import load_track
-
-    def other(track: Any, name: str, **settings: Any) -> Trained:
-        cls = registry.load(registry.ARCHITECTURE, name)
-        model = build(cls, resolve_options(cls, {"d_model": 8, "n_heads": 2, **settings}), track.task.io)
-        return Trained(Path("run"), name, 0, track, model)
-
+    small = {"d_model": 8, "n_heads": 2}
     with pytest.raises(UserError, match="task vectors are of examples of tokens, and .* has none"):
-        task_vectors(other(load_track(str(tiny_file)), "transformer"), "test", 4)
+        task_vectors(trained_of(load_track(tiny_file), "transformer", **small), "test", 4)
     with pytest.raises(UserError, match="run has one block"):
-        task_vectors(other(examples.track, "transformer", n_layers=1), "test", 4)
+        task_vectors(trained_of(examples.track, "transformer", **small, n_layers=1), "test", 4)
     with pytest.raises(UserError, match="ContextuallyGuided has no list of blocks"):
-        task_vectors(other(examples.track, "cgt", d_y=4, y_heads=2), "test", 4)
+        task_vectors(trained_of(examples.track, "cgt", **small, d_y=4, y_heads=2), "test", 4)
