@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -13,12 +12,12 @@ import yaml
 from regbench.results import Result
 from regbench.training.options import resolve_training
 from regbench.utils import registry
-from tests.helpers.documents import body_rows, section
+from tests.helpers.documents import ROOT, body_rows, section
 from tests.helpers.published import published
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
-SWEEPS = Path(__file__).resolve().parents[2] / "sweeps"
-SUITES = (Path(__file__).resolve().parents[2] / "docs" / "suites.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+SWEEPS = ROOT / "sweeps"
+SUITES = (ROOT / "docs" / "suites.md").read_text(encoding="utf-8")
 
 
 def trials_of(name: str, *options: str) -> pd.DataFrame:
