@@ -16,11 +16,10 @@ import pytest
 
 import regbench
 from regbench import runner
-from tests.helpers.documents import blocks
+from tests.helpers.documents import ROOT, blocks
 
 pytest_plugins = ["pytester"]
 
-ROOT = Path(__file__).resolve().parent.parent
 RECORDS = "regbench_scores"
 QUICK = {"d_model": 8, "n_layers": 1, "training.batch_size": 8, "training.evaluations": 4}
 TEST = "def test_it(regbench_score):\n    regbench_score({arguments})\n"

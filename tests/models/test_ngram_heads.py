@@ -68,7 +68,7 @@ def test_one_head_is_equation_13() -> None:
     torch.testing.assert_close(head(x, NGramIndex(tokens)), expected)
 
 
-def test_they_let_a_model_without_memory_see_what_followed() -> None:
+def test_they_let_a_model_without_memory_see_what_followed(tmp_path: Path) -> None:
     """A mixer that mixes nothing, with heads, tells two pasts apart that end alike; without heads it cannot."""
     past = torch.tensor([[0, 1, 2, 0, 3]]), torch.tensor([[0, 3, 2, 0, 3]])  # after 0 came 1, or 3
 
@@ -76,7 +76,8 @@ def test_they_let_a_model_without_memory_see_what_followed() -> None:
         a, b = (model.double().eval()(tokens)[0, 4] for tokens in past)
         return not torch.allclose(a, b)
 
-    same = Path(__file__).parent / "same_mixer.py"
+    same = tmp_path / "same.py"
+    same.write_text(PLUGIN)
     assert not differ(make(str(same)))
     assert differ(make(str(same), ngram_heads=[1]))
 
