@@ -56,6 +56,14 @@ def test_gives_distributions(name: str, tokens: np.ndarray) -> None:
     check_distributions(made(name)[0].predict(tokens), tokens)
 
 
+def test_of_the_uniform_one_the_separator_has_none_and_rows_are_the_callers_own() -> None:
+    probs = Uniform(5, 4).predict(np.array([[0, 4, 1], [3, 3, 3]]))
+    assert probs.shape == (2, 3, 5)
+    assert (probs == [0.25, 0.25, 0.25, 0.25, 0.0]).all()
+    probs[0, 0] = 7.0
+    assert (probs[0, 1] == [0.25, 0.25, 0.25, 0.25, 0.0]).all()
+
+
 @pytest.mark.parametrize("name", SOLVERS)
 def test_a_solver_gives_distributions_of_tokens_that_its_task_does_not_make(name: str) -> None:
     probs = made(name)[0].predict(some(name, (20, 300)))
@@ -124,6 +132,8 @@ def test_seeds_differ_and_repeat(name: str, tokens: np.ndarray) -> None:
 
 
 REFUSED: list[tuple[Callable[..., object], tuple[object, ...], dict[str, object], str]] = [
+    *((Uniform, given, {}, "separator") for given in ((5, 5), (5, -1), (5, None), (5, "|"), (5, True))),
+    (Uniform, (1, 0), {}, "vocab_size must be at least 2"),
     (NGram, (0, 5, 4), {}, "order must be at least 1"),
     (NGram, (2.0, 5, 4), {}, "order must be an integer"),
     (NGram, (2, 5, 5), {}, "separator 5 is outside"),
