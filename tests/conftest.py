@@ -107,6 +107,23 @@ def tiny(tiny_file: Path) -> Track:
 
 
 @pytest.fixture
+def plugin(tmp_path: Path) -> Path:
+    """The file of a small mixer."""
+    from tests.helpers.typed import AVERAGE
+
+    path = tmp_path / "average.py"
+    path.write_text(AVERAGE)
+    return path
+
+
+@pytest.fixture
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands are typed there, into a terminal of 80 columns."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.fixture
 def regbench(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Calls the command line in a process of its own, in an empty folder."""
 

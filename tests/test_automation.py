@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from regbench import cli
+from tests.helpers.documents import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((ROOT / ".github/workflows").glob("*.yml"))}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 

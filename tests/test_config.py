@@ -11,8 +11,7 @@ import yaml
 from regbench import cli
 from regbench.config import Config, read_config, read_run
 from regbench.utils.errors import UserError
-
-PLUGIN = "import regbench\nclass Same(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
+from tests.helpers.typed import PLUGIN, refused
 
 
 @pytest.fixture
@@ -76,10 +75,7 @@ def test_what_is_wrong_is_said_in_one_line(
     config_file: Path, content: str | bytes, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config_file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert cli.main(["run", "--config", "mine.yaml", "--out", "out"]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    refused(capsys, ["run", "--config", "mine.yaml", "--out", "out"], message)
     assert not Path("out").exists()
 
 
@@ -97,10 +93,7 @@ def test_so_is_what_is_wrong_on_the_command_line(
     config_file: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = config_file.read_text()
-    assert cli.main(["run", "--config", "mine.yaml", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    refused(capsys, ["run", "--config", "mine.yaml", *arguments], message)
     assert sorted(path.name for path in Path().iterdir() if path.name != "__pycache__") == ["mine.yaml", "same.py"]
     assert config_file.read_text() == before
 

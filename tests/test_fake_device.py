@@ -12,9 +12,9 @@ import pytest
 from torch.utils import backend_registration
 
 from regbench.utils import registry
+from tests.helpers.documents import ROOT
 from tests.helpers.papers_configs import CONFIGS
 
-ROOT = Path(__file__).resolve().parents[1]
 READS_VALUES = "learned_ngram"
 """It looks at the tokens it was given before it counts them, and pretended ones have no values."""
 

@@ -16,8 +16,8 @@ import yaml
 from packaging.requirements import Requirement
 
 from tests.conftest import TINY
+from tests.helpers.documents import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT, DATA = PYPROJECT["project"], PYPROJECT["tool"]["setuptools"]["package-data"]
 LEFT = (".nbi", ".nbc", ".pyc", ".md")

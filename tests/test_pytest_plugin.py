@@ -16,11 +16,10 @@ import pytest
 
 import regbench
 from regbench import runner
-from tests.helpers.documents import blocks
+from tests.helpers.documents import ROOT, blocks
 
 pytest_plugins = ["pytester"]
 
-ROOT = Path(__file__).resolve().parent.parent
 RECORDS = "regbench_scores"
 QUICK = {"d_model": 8, "n_layers": 1, "training.batch_size": 8, "training.evaluations": 4}
 TEST = "def test_it(regbench_score):\n    regbench_score({arguments})\n"
@@ -163,6 +162,7 @@ class TestOutcomes:
         assert text.startswith(f"nll of lstm on tiny-v1: expected {expected:.4f}, got {got:.4f}, worse (noise 0.")
         for row in (
             rf"  expected  {expected:.4f} \(by seed 0: {then[0].scores['nll'].value:.4f}, 1: ",
+            rf"  got       {got:.4f} \(by seed 0: {now[0].scores['nll'].value:.4f}, 1: ",
             rf"  change    -{got - expected:.4f} where \+ is better; -0\.\d+ is allowed",
             r"  noise     0\.\d+, one standard error: 0\.\d+ from instances, 0\.\d+ from seeds; allowed are \d\.\d\d of them "
             r"\(level 0\.005, [\d.]+ degrees of freedom\)",
@@ -217,8 +217,10 @@ class TestBeforeAnythingIsTrained:
     @pytest.mark.parametrize(
         ("field", "value", "message"),
         [
-            ("track_digest", "ab" * 32, "is of another tiny-v1: the track was edited since"),
-            ("test_fingerprint", "cd" * 32, "is of other test instances of tiny-v1"),
+            ("track", "other-v1", "is of the track other-v1, not tiny-v1"),
+            ("track_digest", "ab" * 32, "is of another tiny-v1: the track was edited since (digest abababababab, now"),
+            ("test_fingerprint", "cd" * 32, "is of other test instances of tiny-v1 (fingerprint cdcdcdcdcdcd, now"),
+            ("architecture", "median", "is of the architecture median, not lstm"),
             ("metric", "tvd", "is of tvd, not nll; record with --regbench-update"),
             ("settings", {"d_model": 9}, "is of other settings: d_model=9 is now 8; record with --regbench-update"),
             ("schema_version", 2, "schema_version: input should be 1"),

@@ -16,9 +16,8 @@ from regbench import cli
 from regbench.results import Code, read_result
 from regbench.tracks import load_track, track_names
 from regbench.utils import registry
-from tests.helpers.documents import blocks, body_rows, commands, section, table_rows
+from tests.helpers.documents import ROOT, blocks, body_rows, commands, section, table_rows
 
-ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = blocks(README)
 COMMANDS = commands(README)

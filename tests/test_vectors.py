@@ -15,7 +15,6 @@ import regbench
 from regbench import cli
 from regbench.checks.architecture import CONTRACT, compiles
 from regbench.checks.contract import examine
-from regbench.checks.subject import Subject
 from regbench.checks.training import overfits
 from regbench.evaluation.baselines import default_baselines
 from regbench.evaluation.predictions import Predictions
@@ -25,10 +24,10 @@ from regbench.models.model import Model, ModelPredictor, shift_in
 from regbench.results import read_result
 from regbench.tasks.base import TokenIO, VectorIO
 from regbench.tracks import Track, load_track
-from regbench.utils import registry
 from regbench.utils.errors import UserError
 from regbench.utils.files import read_arrays
 from tests.helpers.mixers import SOME_MIXERS
+from tests.helpers.subjects import built, subject_of
 
 IO = VectorIO(d_in=5, d_out=2, max_length=12)
 TINY = {
@@ -68,17 +67,14 @@ def go(file: Path, tmp_path: Path) -> Callable[..., regbench.Result]:
 @pytest.mark.parametrize("name", SOME_MIXERS)
 def test_every_built_in_mixer_keeps_the_contract_on_vectors(name: str) -> None:
     """Shapes, finite, causal, gradients, streaming, saving: all but overfitting one batch of pfa. One is compiled."""
-    cls = registry.load(registry.ARCHITECTURE, name)
-    subject = Subject(cls, resolve_options(cls, {"d_model": 16}), IO)
+    subject = subject_of(name, IO, d_model=16)
     checks = (*CHEAP, compiles) if name == "transformer" else CHEAP
     assert {o.check: o.fault for o in examine(subject, checks) if o.fault} == {}
 
 
 @pytest.mark.parametrize("name", SOME_MIXERS)
 def test_every_built_in_mixer_lowers_its_loss_on_vectors(name: str, track: Track) -> None:
-    cls = registry.load(registry.ARCHITECTURE, name)
-    torch.manual_seed(0)
-    model = build(cls, resolve_options(cls, {"d_model": 16}), track.task.io)
+    model = built(name, track.task.io, d_model=16)
     train = track.instances("train")[:16]
     tokens, scored = torch.from_numpy(train.tokens), torch.from_numpy(train.scored)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -93,8 +89,7 @@ def test_every_built_in_mixer_lowers_its_loss_on_vectors(name: str, track: Track
 
 
 def test_the_loss_is_the_mean_squared_error_of_the_predicted_components(track: Track) -> None:
-    cls = registry.load(registry.ARCHITECTURE, "lstm")
-    model = build(cls, resolve_options(cls, {"d_model": 8}), track.task.io)
+    model = built("lstm", track.task.io, d_model=8)
     part = track.instances("validation")
     loss = model.losses(torch.from_numpy(part.tokens), torch.from_numpy(part.scored))
     predicted = ModelPredictor(model, torch.device("cpu"), batch_size=7).predict(part.tokens)

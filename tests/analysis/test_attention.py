@@ -17,15 +17,14 @@ from torch import Tensor
 from regbench import cli, runner
 from regbench.analysis.attention import ablate, measure, without_heads
 from regbench.analysis.key_sets import key_sets, kind_of
-from regbench.analysis.trained import Trained
-from regbench.models.backbone import Backbone
-from regbench.models.build import build, resolve_options
-from regbench.models.mixer import Mixer, Options
+from regbench.models.mixer import Mixer
 from regbench.ops.ngram import NGramIndex, ngram_head
 from regbench.results import ScoreRecord
 from regbench.tracks import Track, load_track
 from regbench.utils import registry
 from regbench.utils.errors import UserError
+from tests.helpers.equations import made
+from tests.helpers.subjects import trained_of
 
 WITH_WEIGHTS = {
     "transformer": {"n_heads": 2},
@@ -41,10 +40,8 @@ WITH_WEIGHTS = {
 }
 
 
-def mixer_of(name: str) -> Mixer:
-    cls = registry.load(registry.ARCHITECTURE, name.split()[0])
-    mixer: Mixer = cls(resolve_options(cls, {"d_model": 16, **WITH_WEIGHTS[name]}))
-    return mixer.double()
+def mixer_of(name: str) -> Any:
+    return made(registry.load(registry.ARCHITECTURE, name.split()[0]), d_model=16, **WITH_WEIGHTS[name])
 
 
 @pytest.mark.parametrize("name", WITH_WEIGHTS)
@@ -93,6 +90,9 @@ def test_sets_against_loops() -> None:
         torch.testing.assert_close(rows / rows.sum(-1, keepdim=True).clamp(min=1), ngram_head(inputs, eye, n))
 
 
+SMALL = {"d_model": 8, "n_layers": 1}
+
+
 class LooksBack(Mixer):
     """Two heads: one attends to the position before, one to all of the past alike."""
 
@@ -123,19 +123,9 @@ class Signed(LooksBack):
         return weights
 
 
-def trained_of(track: Track, mixer: type[Mixer] | str, **settings: object) -> Trained:
-    torch.manual_seed(0)
-    if isinstance(mixer, str):
-        cls = registry.load(registry.ARCHITECTURE, mixer)
-        model = build(cls, resolve_options(cls, settings), track.task.io)
-    else:
-        model = Backbone(mixer, Options(d_model=8, n_layers=1), track.task.io)
-    return Trained(Path("nowhere"), str(mixer), 0, track, model.eval())
-
-
 def test_heads_built_by_hand_get_their_kinds(tiny: Track) -> None:
     instances = tiny.instances("test")
-    found = measure(trained_of(tiny, LooksBack), instances)
+    found = measure(trained_of(tiny, LooksBack, **SMALL), instances)
     first, second = found.heads
     assert (first.kind, first.mass["previous"].value, first.mass["previous"].stderr) == ("previous", 1.0, 0.0)
     assert first.name == "1.1"
@@ -155,7 +145,7 @@ def test_heads_built_by_hand_get_their_kinds(tiny: Track) -> None:
 
 def test_errors_are_over_problems(tiny: Track) -> None:
     """Every instance twice, as two instances of one problem, has the error of the instances once."""
-    trained, instances = trained_of(tiny, LooksBack), tiny.instances("test")
+    trained, instances = trained_of(tiny, LooksBack, **SMALL), tiny.instances("test")
     twice = instances[np.tile(np.arange(len(instances)), 2)]
     shared = replace(twice, truth={**twice.truth, "problem": np.tile(np.arange(len(instances)), 2)})
     once, again = (measure(trained, some).heads[1] for some in (instances, shared))
@@ -182,10 +172,10 @@ def test_a_head_is_named_by_its_largest_excess() -> None:
 def test_coefficients_are_shares_of_absolute_mass(tiny: Track) -> None:
     found = measure(trained_of(tiny, "retnet", d_model=16, n_heads=2), tiny.instances("test"))
     assert found.coefficients
-    assert not measure(trained_of(tiny, LooksBack), tiny.instances("test")).coefficients
+    assert not measure(trained_of(tiny, LooksBack, **SMALL), tiny.instances("test")).coefficients
     for head in found.heads:
         assert all(0.0 <= record.value <= 1.0 + 1e-6 for record in head.mass.values())
-    signed = measure(trained_of(tiny, Signed), tiny.instances("test"))
+    signed = measure(trained_of(tiny, Signed, **SMALL), tiny.instances("test"))
     assert signed.coefficients
     assert signed.heads[0].mass["previous"].value == pytest.approx(0.75)
     assert signed.heads[0].mass["self"].value == pytest.approx(0.25)
@@ -205,7 +195,7 @@ def test_a_whole_model_names_its_layers(tiny: Track) -> None:
 
 def test_ablation_puts_uniform_attention_in_the_place_of_a_head(tiny: Track) -> None:
     instances = tiny.instances("test")
-    trained = trained_of(tiny, LooksBack)
+    trained = trained_of(tiny, LooksBack, **SMALL)
     torch.nn.init.normal_(trained.model.unembed.weight)  # type: ignore[union-attr, arg-type]
     first = measure(trained, instances).heads[0]
     tokens = torch.from_numpy(instances.tokens.astype(np.int64))
@@ -230,7 +220,7 @@ class Otherwise(LooksBack):
 
 
 def test_weights_that_are_not_those_of_forward_are_refused(tiny: Track) -> None:
-    trained, instances = trained_of(tiny, Otherwise), tiny.instances("test")
+    trained, instances = trained_of(tiny, Otherwise, **SMALL), tiny.instances("test")
     fault = r"Otherwise.mix\(x, weights\(x\)\) is not its forward\(x\): these are not its attention weights"
     with pytest.raises(UserError, match=fault):
         measure(trained, instances)
@@ -245,7 +235,7 @@ def test_an_ablation_leaves_out_scores_that_have_no_position(tmp_path: Path) -> 
         "splits: {train: 2, validation: 8, test: 8, seed: 0}\nbudget: {train_tokens: 100}\nmain_score: longer_accuracy\n"
     )
     track = load_track(tmp_path / "walks-v1.yaml")
-    trained = trained_of(track, LooksBack)
+    trained = trained_of(track, LooksBack, **SMALL)
     first = measure(trained, track.instances("test")).heads[0]
     for split, counted in (("validation", False), ("test", True)):
         effect = ablate(trained, track.instances(split), [first])
@@ -364,7 +354,7 @@ def test_weights_that_look_ahead_are_refused(tiny: Track) -> None:
             return super().weights(x)[:, 0]
 
     for mixer, message in ((Ahead, "look ahead"), (Flat, r"not \(B, H, L, L\)")):
-        trained = replace(trained_of(tiny, LooksBack))
+        trained = replace(trained_of(tiny, LooksBack, **SMALL))
         trained.model.blocks[0].mixer.__class__ = mixer  # type: ignore[union-attr, index, assignment]
         with pytest.raises(UserError, match=message):
             measure(trained, tiny.instances("test"))

@@ -21,6 +21,7 @@ from regbench.evaluation.find_predictors import find_predictors
 from regbench.tracks import Track
 from regbench.training.checkpoint import course_file, load_tensors
 from regbench.utils.errors import UserError
+from tests.helpers.typed import PLUGIN, refused
 
 SETTINGS = {"d_model": 8, "n_layers": 1, "training.train_tokens": 3000, "training.evaluations": 3}
 
@@ -111,17 +112,15 @@ def test_bad_input_is_refused_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     given = [word.format(**runs) for word in words]
-    assert cli.main(["compare", *given, "--track", str(tiny_file), "--course", str(tmp_path / "c.png")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
+    course = ["--track", str(tiny_file), "--course", str(tmp_path / "c.png")]
+    refused(capsys, ["compare", *given, *course], message)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("option", ["--out=d.png", "--csv=d.csv", "--order=given"])
 def test_what_a_course_does_not_take_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["compare", "2-gram", "oracle", "--course", "c.png", option]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"{option.split('=')[0]} is of the distances between predictors: leave it out beside --course" in line
+    message = f"{option.split('=')[0]} is of the distances between predictors: leave it out beside --course"
+    refused(capsys, ["compare", "2-gram", "oracle", "--course", "c.png", option], message)
 
 
 def test_seeds_that_were_evaluated_at_different_moments_have_no_course(
@@ -165,14 +164,13 @@ def test_no_link_is_followed(tiny_file: Path, runs: dict[str, Path], tmp_path: P
 
 def test_no_file_is_executed(tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mixer = tmp_path / "mine.py"
-    mixer.write_text("import regbench\nclass Mine(regbench.Mixer):\n    def forward(self, x):\n        return x\n")
+    mixer.write_text(PLUGIN)
     kept = SETTINGS | {"training.keep_checkpoints": True}
     regbench.run(str(tiny_file), str(mixer), [0], settings=kept, out=tmp_path / "run")
     words = [str(tmp_path / "run"), "2-gram", "--track", str(tiny_file), "--course", str(tmp_path / "c.png")]
-    assert cli.main(["compare", *words]) == 2
-    assert "a comparison executes no file" in capsys.readouterr().err
+    refused(capsys, ["compare", *words], "a comparison executes no file")
 
 
 def test_a_picture_is_a_png(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["compare", str(runs["kept"]), "2-gram", "--course", "course.svg"]) == 2
-    assert "--course takes the name of a PNG picture, not 'course.svg'" in capsys.readouterr().err
+    message = "--course takes the name of a PNG picture, not 'course.svg'"
+    refused(capsys, ["compare", str(runs["kept"]), "2-gram", "--course", "course.svg"], message)

@@ -20,18 +20,11 @@ from regbench.analysis.probe_targets import Target, ngram_samples, state_samples
 from regbench.analysis.probes import check_probed, chosen_targets, probe
 from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
-from regbench.models.build import build, resolve_options
 from regbench.ops.ngram_counts import ngram_counts
 from regbench.tracks import Track, load_track
-from regbench.utils import registry
 from regbench.utils.errors import UserError
-
-
-def trained_of(track: Track, name: str, **settings: object) -> Trained:
-    torch.manual_seed(1)
-    cls = registry.load(registry.ARCHITECTURE, name)
-    model = build(cls, resolve_options(cls, settings), track.task.io)
-    return Trained(Path("nowhere"), name, 0, track, model.eval())
+from tests.helpers.subjects import trained_of
+from tests.helpers.typed import refused
 
 
 @pytest.fixture(scope="module")
@@ -264,10 +257,7 @@ def test_the_command(tiny_file: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         ([str(run), str(run), *track], f"{run} is given twice"),
         ([str(run), "--out", "p.svg", *track], "--out takes the name of a PNG picture"),
     ):
-        assert cli.main(["probe", *arguments]) == 2, arguments
-        error = capsys.readouterr().err
-        assert message in error
-        assert error.count("\n") == 1
+        refused(capsys, ["probe", *arguments], message)
 
 
 def test_states_that_are_not_whole_numbers_are_no_states(some: Instances) -> None:

@@ -23,12 +23,13 @@ from regbench.analysis.trained import Trained, load, on_track, own_track, untrai
 from regbench.config import Config, write_config
 from regbench.evaluation.predictions import predict, read_predictions
 from regbench.models.backbone import Backbone
-from regbench.models.build import build, resolve_options
+from regbench.models.build import build
 from regbench.tracks import Track
 from regbench.training.checkpoint import load_tensors, save_tensors
-from regbench.utils import registry
 from regbench.utils.errors import UserError
 from tests.conftest import TINY
+from tests.helpers.subjects import trained_of
+from tests.helpers.typed import PLUGIN, refused
 
 
 @pytest.mark.ci
@@ -57,10 +58,7 @@ def test_a_run_of_another_track_than_todays_is_refused(
             "other is of other validation instances of markov-text-v1: its text or what makes",
         ),
     ):
-        assert cli.main(arguments) == 2
-        error = capsys.readouterr().err
-        assert message in error
-        assert error.count("\n") == 1
+        refused(capsys, arguments, message)
     assert load(other, split="test").track.name == "markov-text-v1"  # of that split nothing has changed
     (edited / "result.json").unlink()
     (edited / "config.yaml").write_text(yaml.safe_dump(config | {"architecture": "transformer", "settings": {}}))
@@ -216,8 +214,7 @@ def test_an_architecture_that_the_run_cannot_find_is_named(
     tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that was moved, and a class of a program that has ended."""
-    text = "import regbench\n\n\nclass Same(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
-    (tmp_path / "same.py").write_text(text)
+    (tmp_path / "same.py").write_text(PLUGIN)
     monkeypatch.chdir(tmp_path)
     settings = {"d_model": 8, "training.train_tokens": 500}
     regbench.run(str(tiny_file), "same.py", settings=settings, out="file")
@@ -260,12 +257,11 @@ def test_an_untrained_model_has_the_blocks_of_the_trained_one(tiny: Track) -> No
 def test_a_model_is_asked_about_longer_instances_where_the_longest_does_not_matter(
     name: str, settings: dict[str, Any], serves: bool, tiny: Track, tmp_path: Path
 ) -> None:
-    cls, longest = registry.load(registry.ARCHITECTURE, name), tiny.task.io.max_length
-    model = build(cls, resolve_options(cls, {"d_model": 8, "n_layers": 1, **settings}), tiny.task.io).eval()
+    longest = tiny.task.io.max_length
     longer = tmp_path / "longer-v1.yaml"
     parameters: Any = TINY["parameters"]
     longer.write_text(yaml.safe_dump(TINY | {"name": "longer-v1", "parameters": {**parameters, "max_length": 30}}))
-    trained = Trained(Path("run"), name, 0, tiny, model)
+    trained = trained_of(tiny, name, d_model=8, n_layers=1, **settings)
     if not serves:
         with pytest.raises(
             UserError, match=f"^run was trained with instances of {longest} at most, and what it computes"
@@ -324,11 +320,8 @@ def test_nothing_is_executed_that_a_folder_alone_names(
     ):
         (evil / "config.yaml").write_text(yaml.safe_dump(config | change))
         for command in commands:
-            assert cli.main(command) == 2, command
-            error = capsys.readouterr().err
             # tint reads runs of its own architecture alone, so it has no --arch to name.
-            assert ("not of 'tint'" if command[0] == "tint" else message) in error, command
-            assert error.count("\n") == 1
+            refused(capsys, command, "not of 'tint'" if command[0] == "tint" else message)
     assert not sprung.exists()
     (evil / "config.yaml").write_text(yaml.safe_dump(config))
     assert cli.main(["analyze", str(evil), "--arch", config["architecture"], "--limit", "8"]) == 0

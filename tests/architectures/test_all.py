@@ -16,7 +16,6 @@ from torch import Tensor
 
 from architectures.based import CHUNK as CHUNK_OF_BASED
 from architectures.path_attention import CHUNK as CHUNK_OF_PATH
-from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.model import Model, parameter_count, shift_in
 from regbench.ops.backend import Op, known_ops, use_backend
@@ -24,6 +23,7 @@ from regbench.tasks.base import TokenIO
 from regbench.utils import registry
 from tests.architectures.cases import CASES, MODELS, WITHOUT_OPS, WITHOUT_RECURRENT_FORM
 from tests.helpers.mixers import MIXERS
+from tests.helpers.subjects import built
 from tests.helpers.tensors import bytes_kept
 
 V, LONGEST = 5, 80
@@ -47,10 +47,8 @@ every_model = pytest.mark.parametrize(
 
 def model_of(name: str, options: dict[str, Any], dtype: torch.dtype = torch.float64, **others: Any) -> Model:
     """One block. No weight is left where it begins, as some begin at or near zero."""
-    cls = registry.load(registry.ARCHITECTURE, name)
-    torch.manual_seed(0)
     common = CASES[name].common if name in CASES else {}
-    model = build(cls, resolve_options(cls, {**common, **options, **others}), IO)
+    model = built(name, IO, **{**common, **options, **others})
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += torch.randn_like(parameter) * 0.5 * parameter.shape[-1] ** -0.5
@@ -222,16 +220,17 @@ def test_every_implementation_has_the_naive_ones_loss_and_gradients(
     ],
 )
 def test_gates_that_are_open_or_shut_keep_all_finite(name: str, bias: str, size: float) -> None:
-    """In float32; HGRN2's have no bias, and are set by the input."""
-    mixer = mixer_of(name, {}, torch.float32)
-    x = inputs(mixer, 2, 40, torch.float32) if bias else size * torch.ones(2, 40, 12)
-    with torch.no_grad():
-        if bias:
-            mixer.get_parameter(bias)[:12] = size  # of sLSTM's four gates the one of the input
-    y = mixer(x)
-    y.sum().backward()
-    assert y.isfinite().all()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in mixer.parameters())
+    """In float32, in the first layer and a later one; HGRN2's have no bias, and are set by the input."""
+    for block in model_of(name, {}, torch.float32, n_layers=2).blocks:
+        mixer = block.mixer
+        x = inputs(mixer, 2, 40, torch.float32) if bias else size * torch.ones(2, 40, 12)
+        with torch.no_grad():
+            if bias:
+                mixer.get_parameter(bias)[:12] = size  # of sLSTM's four gates the one of the input
+        y = mixer(x)
+        y.sum().backward()
+        assert y.isfinite().all()
+        assert all(p.grad.isfinite().all() for p in mixer.parameters())
 
 
 TIME_SCALES = {
@@ -264,9 +263,7 @@ within 0.016 and 0.026.
 @every
 @pytest.mark.parametrize("backend", ["auto", "naive"])
 def test_bfloat16_autocast(name: str, backend: str) -> None:
-    cls = registry.load(registry.ARCHITECTURE, name)
-    torch.manual_seed(0)
-    model = build(cls, resolve_options(cls, {"d_model": 32, "n_heads": 4, "ngram_heads": (1, 2)}), IO)
+    model = built(name, IO, d_model=32, n_heads=4, ngram_heads=(1, 2))
     tokens, scored = sequences(65)
     results = []
     for enabled in (False, True):
@@ -394,9 +391,8 @@ def growth(model: Model, length: int) -> float:
 
 @every
 def test_memory_grows_as_the_length(name: str) -> None:
-    cls = registry.load(registry.ARCHITECTURE, name)
     io = TokenIO(vocab_size=V, separator=4, max_length=1024, names=IO.names)
-    model = build(cls, resolve_options(cls, {"d_model": 16, "n_layers": 1}), io)
+    model = built(name, io, d_model=16, n_layers=1)
     assert 1.8 < growth(model, 256) <= 2.1  # the kernels of S4 and H3 keep a part that grows as the root
     if name in ("transformer", "hyena"):  # that the measure can tell
         with use_backend("naive"):

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from architectures.associative_memory import AssociativeMemory, fixed_triggers
-from regbench.checks.subject import Subject
 from regbench.checks.training import trains
 from regbench.models.build import build, resolve_options
 from regbench.models.model import parameter_count, shift_in
@@ -20,6 +19,7 @@ from regbench.tasks.bigram_chain import bigrams
 from regbench.training.options import resolve_training
 from regbench.training.step import make_optimizer, train_step
 from regbench.utils.errors import UserError
+from tests.helpers.subjects import subject_of
 
 OUTPUTS = Bigram(BigramParameters(length=65, triggers="fixed", predict="outputs"))
 SHORT = Bigram(BigramParameters(n_symbols=12, n_triggers=3, length=20, triggers="fixed", predict="outputs"))
@@ -243,7 +243,7 @@ def test_streaming_past_the_last_position_is_refused() -> None:
 
 
 def test_the_contract_lets_a_memory_wait_and_no_other() -> None:
-    subject = Subject(AssociativeMemory, resolve_options(AssociativeMemory, {"max_wait": {"k1": 5}}), SHORT.io)
+    subject = subject_of(AssociativeMemory, SHORT.io, max_wait={"k1": 5})
     assert trains(subject) is None
     model = made(max_wait={"k1": 5})
     waiting = [name for name, p in model.named_parameters() if getattr(p, "_learns_later", False)]

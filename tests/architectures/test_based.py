@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,15 +11,11 @@ from torch import Tensor
 
 from architectures.based import CHUNK, Based
 from regbench.models.rotary import rotate
-from tests.helpers.equations import check_equations
+from tests.helpers.equations import check_equations, made
 from tests.helpers.peers import check_peer, peer
 
 D, H = 12, 3
-
-
-def build(dtype: torch.dtype = torch.float64, **options: Any) -> Any:
-    torch.manual_seed(0)
-    return Based(Based.Options(**{"d_model": D, "n_heads": H, "feature_dim": 5, "window": 7, **options})).to(dtype)
+build = partial(made, Based, d_model=D, n_heads=H, feature_dim=5, window=7)
 
 
 def by_the_book(model: Any, x: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,17 +12,11 @@ from torch import Tensor
 
 from architectures.differential_transformer import DifferentialTransformer
 from regbench.models.rotary import rotate
-from tests.helpers.equations import check_equations, rms_norm
-from tests.helpers.peers import check_peer, move, peer
+from tests.helpers.equations import check_equations, made, rms_norm
+from tests.helpers.peers import check_peer, peer
 
 D, H = 24, 3
-
-
-def build(layer: int = 1, dtype: torch.dtype = torch.float64, **options: Any) -> Any:
-    torch.manual_seed(0)
-    model = move(DifferentialTransformer(DifferentialTransformer.Options(**{"d_model": D, "n_heads": H, **options})))
-    model.place(layer)
-    return model.to(dtype)
+build = partial(made, DifferentialTransformer, layer=1, moved=True, d_model=D, n_heads=H)
 
 
 def by_the_book(model: Any, x: Tensor) -> Tensor:
@@ -56,7 +51,7 @@ def test_is_what_the_paper_writes(options: dict[str, Any], backend: str) -> None
 def test_is_what_hugging_face_computes(layer: int) -> None:
     """Outputs and gradients in float64. Its heads hold the first attentions of all heads, then the second ones."""
     theirs = peer("transformers.models.diffllama.modeling_diffllama")
-    model, width = build(layer), D // (2 * H)
+    model, width = build(layer=layer), D // (2 * H)
     config = theirs.DiffLlamaConfig(
         hidden_size=D, num_attention_heads=2 * H, num_key_value_heads=2 * H, rms_norm_eps=1e-5, attention_dropout=0.0
     )

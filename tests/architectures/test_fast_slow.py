@@ -19,13 +19,13 @@ from papers.cgt.study import study
 from regbench.analysis.trained import Trained
 from regbench.checks.architecture import CONTRACT
 from regbench.checks.contract import examine
-from regbench.checks.subject import Subject
 from regbench.checks.training import overfits
 from regbench.models.build import build, resolve_options
 from regbench.models.model import shift_in
 from regbench.tasks.base import IO, TokenIO, VectorIO
 from regbench.tracks import load_track
 from regbench.utils.errors import UserError
+from tests.helpers.subjects import subject_of
 
 TOKENS = TokenIO(vocab_size=5, separator=4, max_length=36, names=("a", "b", "c", "d", "|"))
 VECTORS = VectorIO(d_in=3, d_out=2, max_length=36)
@@ -44,7 +44,7 @@ def some_tokens(batch: int = 2, length: int = 11) -> Tensor:
 
 @pytest.mark.parametrize(("io", "settings"), [(TOKENS, ALL), (VECTORS, ALL | {"positions": "rotary"})])
 def test_it_keeps_the_contract_with_every_term(io: IO, settings: dict[str, Any]) -> None:
-    subject = Subject(FastSlow, resolve_options(FastSlow, {**TINY, **settings}), io)
+    subject = subject_of(FastSlow, io, **{**TINY, **settings})
     checks = [check for check in CONTRACT if check is not overfits and check.__name__ != "compiles"]
     assert [(o.check, o.fault) for o in examine(subject, checks) if o.fault or o.note] == []
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 
 from architectures.gla import GAIN, GLA
-from tests.helpers.equations import check_equations
+from tests.helpers.equations import check_equations, made
 
-
-def build(dtype: torch.dtype = torch.float64, **options: object) -> GLA:
-    torch.manual_seed(0)
-    model = GLA(GLA.Options(**{"d_model": 12, "n_heads": 3, "gate_rank": 4, **options}))
-    return model.to(dtype)
+build = partial(made, GLA, d_model=12, n_heads=3, gate_rank=4)
 
 
 def by_the_book(model: GLA, x: Tensor) -> Tensor:

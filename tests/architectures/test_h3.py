@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 
 from architectures.h3 import H3
-from tests.helpers.equations import check_equations
+from tests.helpers.equations import check_equations, made
 
 OPTIONS = [{}, {"head_dim": 2, "init": "inv"}, {"head_dim": 6, "d_shift": 1}, {"d_model": 1, "d_state": 2}]
-
-
-def build(dtype: torch.dtype = torch.float64, **options: object) -> H3:
-    torch.manual_seed(0)
-    return H3(H3.Options(**{"d_model": 6, "d_state": 8, "d_shift": 5, **options})).to(dtype)
+build = partial(made, H3, d_model=6, d_state=8, d_shift=5)
 
 
 def by_the_book(model: H3, x: Tensor) -> Tensor:

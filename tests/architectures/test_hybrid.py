@@ -18,12 +18,12 @@ from architectures.transformer import Transformer
 from papers.cost import stream_bytes
 from regbench.checks.architecture import CONTRACT
 from regbench.checks.contract import examine
-from regbench.checks.subject import Subject
 from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.state_size import state_at
 from regbench.tasks.base import TokenIO
 from tests.helpers.mixers import MIXERS
+from tests.helpers.subjects import subject_of
 
 IO = TokenIO(vocab_size=5, separator=4, max_length=80, names=("a", "b", "c", "d", "|"))
 OWN = '''"""The mean of the past."""
@@ -112,7 +112,7 @@ def test_its_state_is_that_of_its_layers() -> None:
 )
 def test_the_contract_holds(options: dict[str, Any]) -> None:
     io = TokenIO(vocab_size=5, separator=4, max_length=48, names=("a", "b", "c", "d", "|"))
-    subject = Subject(Hybrid, resolve_options(Hybrid, {"d_model": 16, **options}), io)
+    subject = subject_of(Hybrid, io, d_model=16, **options)
     outcomes = examine(subject, [check for check in CONTRACT if check.__name__ != "overfits"])
     assert {o.check: (o.fault, o.note) for o in outcomes if o.fault or o.note} == {}
 

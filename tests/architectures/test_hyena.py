@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
 from architectures.hyena import SHORT, Hyena, Sine
-from tests.helpers.equations import check_equations
+from tests.helpers.equations import check_equations, made
 
-
-def build(dtype: torch.dtype = torch.float64, **options: object) -> Hyena:
-    torch.manual_seed(0)
-    return Hyena(Hyena.Options(**{"d_model": 6, "max_length": 64, "d_filter": 8, "bands": 4, **options})).to(dtype)
+build = partial(made, Hyena, d_model=6, max_length=64, d_filter=8, bands=4)
 
 
 def filter_at(model: Hyena, lag: int) -> Tensor:

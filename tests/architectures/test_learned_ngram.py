@@ -12,10 +12,10 @@ from torch import Tensor
 from architectures.learned_ngram import LearnedNGram
 from regbench.checks.architecture import causal, compiles, options_round_trip
 from regbench.checks.contract import examine
-from regbench.checks.subject import Subject
 from regbench.models.build import build, resolve_options
 from regbench.tasks.base import TokenIO
 from regbench.training.options import TrainingOptions
+from tests.helpers.subjects import subject_of
 
 IO = TokenIO(vocab_size=4, separator=3, max_length=30, names=("a", "b", "c", "|"))
 FEATURES = ("counts", "frequencies", "binary")
@@ -82,9 +82,9 @@ def test_the_order_of_old_tokens_beyond_their_ngrams_is_not_seen() -> None:
 @pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize("max_order", [1, 3, 5])
 def test_it_keeps_the_contract_for_every_option(features: str, max_order: int) -> None:
-    options = resolve_options(LearnedNGram, {"features": features, "max_order": max_order, "d_model": 16})
+    subject = subject_of(LearnedNGram, IO, features=features, max_order=max_order, d_model=16)
     checks = [causal, options_round_trip, *([compiles] if max_order == 3 else [])]
-    assert [o.fault or o.note for o in examine(Subject(LearnedNGram, options, IO), checks)] == [None] * len(checks)
+    assert [o.fault or o.note for o in examine(subject, checks)] == [None] * len(checks)
 
 
 def test_its_state_is_a_counter_for_every_ngram() -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 
 from architectures.linear_transformer import TINY, LinearTransformer
-from tests.helpers.equations import check_equations
+from tests.helpers.equations import check_equations, made
 
 MAPS = ["identity", "elu", "relu"]
-
-
-def build(dtype: torch.dtype = torch.float64, **options: object) -> LinearTransformer:
-    torch.manual_seed(0)
-    return LinearTransformer(LinearTransformer.Options(**{"d_model": 12, "n_heads": 3, **options})).to(dtype)
+build = partial(made, LinearTransformer, d_model=12, n_heads=3)
 
 
 def by_the_book(model: LinearTransformer, x: Tensor) -> Tensor:

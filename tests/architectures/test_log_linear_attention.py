@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,18 +13,12 @@ from torch.nn import functional as F
 from architectures.gated_deltanet import GatedDeltaNet
 from architectures.log_linear_attention import CHUNK, LogLinearAttention
 from architectures.mamba2 import Mamba2
-from regbench.models.build import resolve_options
-from tests.helpers.equations import check_equations, convolved, rms_norm, unit
-from tests.helpers.peers import check_peer, move, peer
+from tests.helpers.equations import check_equations, convolved, made, rms_norm, unit
+from tests.helpers.peers import check_peer, peer
 
 D, H = 12, 3
 BASES: tuple[dict[str, Any], ...] = ({"base": "mamba2", "d_state": 5}, {"base": "gated_deltanet", "expand_k": 1.0})
-
-
-def build(dtype: torch.dtype = torch.float64, **options: Any) -> Any:
-    torch.manual_seed(0)
-    cls: Any = LogLinearAttention
-    return move(cls(resolve_options(cls, {"d_model": D, "n_heads": H, **options})).to(dtype))
+build = partial(made, LogLinearAttention, moved=True, d_model=D, n_heads=H)
 
 
 def lambdas(model: Any, x: Tensor) -> Tensor:

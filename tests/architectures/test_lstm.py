@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 
 from architectures.lstm import LSTM
-from tests.helpers.equations import check_equations
+from tests.helpers.equations import check_equations, made
 
 D = 5
-
-
-def build() -> LSTM:
-    torch.manual_seed(0)
-    return LSTM(LSTM.Options(d_model=D)).double()
+build = partial(made, LSTM, d_model=D)
 
 
 def by_the_book(model: LSTM, x: Tensor) -> Tensor:

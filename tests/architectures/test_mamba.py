@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from architectures.mamba import Mamba
-from tests.helpers.equations import check_equations
+from tests.helpers.equations import check_equations, made
 
-
-def build(dtype: torch.dtype = torch.float64, **options: object) -> Mamba:
-    torch.manual_seed(0)
-    return Mamba(Mamba.Options(**{"d_model": 12, "d_state": 5, **options})).to(dtype)
+build = partial(made, Mamba, d_model=12, d_state=5)
 
 
 def by_the_book(model: Mamba, x: Tensor) -> Tensor:

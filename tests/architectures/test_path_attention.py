@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,15 +12,11 @@ from torch.nn import functional as F
 
 from architectures.path_attention import CHUNK, PathAttention
 from architectures.transformer import Transformer
-from tests.helpers.equations import check_equations, convolved, unit
-from tests.helpers.peers import check_peer, move, peer
+from tests.helpers.equations import check_equations, convolved, made, unit
+from tests.helpers.peers import check_peer, peer
 
 D, H = 12, 3
-
-
-def build(dtype: torch.dtype = torch.float64, **options: Any) -> Any:
-    torch.manual_seed(0)
-    return move(PathAttention(PathAttention.Options(**{"d_model": D, "n_heads": H, "rank": 5, **options})).to(dtype))
+build = partial(made, PathAttention, moved=True, d_model=D, n_heads=H, rank=5)
 
 
 def inputs(model: Any, x: Tensor) -> tuple[Tensor, ...]:

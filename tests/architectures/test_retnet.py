@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 
 from architectures.retnet import GAIN, RetNet
-from tests.helpers.equations import check_equations
+from tests.helpers.equations import check_equations, made
 
-
-def build(dtype: torch.dtype = torch.float64, **options: object) -> RetNet:
-    torch.manual_seed(0)
-    return RetNet(RetNet.Options(**{"d_model": 12, "n_heads": 3, **options})).to(dtype)
+build = partial(made, RetNet, d_model=12, n_heads=3)
 
 
 def turned(x: Tensor) -> Tensor:

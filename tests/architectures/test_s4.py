@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,13 +13,10 @@ from scipy.linalg import expm
 from scipy.signal import lfilter
 
 from architectures.s4 import S4, DiagonalSSM
+from tests.helpers.equations import made
 
 LENGTHS = [1, 2, 3, 63, 64, 65, 127, 200]
-
-
-def build(dtype: torch.dtype = torch.float64, **options: object) -> S4:
-    torch.manual_seed(0)
-    return S4(S4.Options(**{"d_model": 6, "d_state": 8, **options})).to(dtype)
+build = partial(made, S4, d_model=6, d_state=8)
 
 
 def dense(ssm: DiagonalSSM, channel: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

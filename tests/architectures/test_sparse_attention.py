@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,15 +10,11 @@ import torch
 from torch import Tensor
 
 from architectures.sparse_attention import CHUNK, SparseAttention
-from tests.helpers.equations import check_equations
-from tests.helpers.peers import check_peer, move, peer
+from tests.helpers.equations import check_equations, made
+from tests.helpers.peers import check_peer, peer
 
 D, H = 12, 3
-
-
-def build(dtype: torch.dtype = torch.float64, **options: Any) -> Any:
-    torch.manual_seed(0)
-    return move(SparseAttention(SparseAttention.Options(**{"d_model": D, "n_heads": H, **options})).to(dtype))
+build = partial(made, SparseAttention, moved=True, d_model=D, n_heads=H)
 
 
 def turned(x: Tensor) -> Tensor:

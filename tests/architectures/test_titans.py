@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,15 +13,11 @@ from torch.nn import functional as F
 from architectures._test_time import Memory, Network, Rates, learn, silu
 from architectures.titans import Titans
 from architectures.transformer import Transformer
-from tests.helpers.equations import check_equations, convolved, rms_norm, unit
-from tests.helpers.peers import move, peer
+from tests.helpers.equations import check_equations, convolved, made, rms_norm, unit
+from tests.helpers.peers import peer
 
 D, H, K = 12, 3, 4
-
-
-def build(dtype: torch.dtype = torch.float64, **options: Any) -> Any:
-    torch.manual_seed(0)
-    return move(Titans(Titans.Options(**{"d_model": D, "n_heads": H, **options})).to(dtype))
+build = partial(made, Titans, moved=True, d_model=D, n_heads=H)
 
 
 def inputs(model: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import pytest
 import torch
@@ -11,23 +11,18 @@ from torch import Tensor, nn
 from architectures.transformer import Transformer
 from regbench.checks.architecture import CONTRACT, compiles
 from regbench.checks.contract import examine
-from regbench.checks.subject import Subject
 from regbench.checks.training import overfits
-from regbench.models.build import resolve_options
 from regbench.models.rotary import rotate
 from regbench.ops.backend import use_backend
 from regbench.ops.ngram import NGramIndex
 from regbench.tasks.base import TokenIO
-from tests.helpers.equations import check_equations
+from tests.helpers.equations import check_equations, made
+from tests.helpers.subjects import subject_of
 from tests.helpers.tensors import LargestTensor
 
 D, H = 12, 3
 HEADS = (1, 3, 1, 2)
-
-
-def build(dtype: torch.dtype = torch.float64, **options: Any) -> Transformer:
-    torch.manual_seed(0)
-    return Transformer(Transformer.Options(**{"d_model": D, "n_heads": H, **options})).to(dtype)
+build = partial(made, Transformer, d_model=D, n_heads=H)
 
 
 def inputs(batch: int, length: int) -> tuple[Tensor, Tensor]:
@@ -107,9 +102,9 @@ def test_is_what_the_paper_writes(backend: str, options: dict[str, object], leng
 def test_the_contract_holds_with_extra_heads(settings: dict[str, object]) -> None:
     """Under torch.compile once, with n-gram heads of both kinds: tracing them takes seconds."""
     io = TokenIO(vocab_size=5, separator=4, max_length=48, names=("a", "b", "c", "d", "|"))
-    options = resolve_options(Transformer, {"d_model": 16, "extra_ngram_heads": [1, 2], **settings})
+    subject = subject_of(Transformer, io, d_model=16, extra_ngram_heads=[1, 2], **settings)
     left_out = (overfits,) if settings else (overfits, compiles)
-    outcomes = examine(Subject(Transformer, options, io), [check for check in CONTRACT if check not in left_out])
+    outcomes = examine(subject, [check for check in CONTRACT if check not in left_out])
     assert {o.check: (o.fault, o.note) for o in outcomes if o.fault or o.note} == {}
 
 

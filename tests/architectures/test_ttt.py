@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,15 +13,11 @@ from torch.nn import functional as F
 from architectures._test_time import Network
 from architectures.ttt import TTT
 from regbench.ops.delta_rule import delta_rule
-from tests.helpers.equations import check_equations, convolved
-from tests.helpers.peers import check_peer, move, peer
+from tests.helpers.equations import check_equations, convolved, made
+from tests.helpers.peers import check_peer, peer
 
 D, H, K = 12, 3, 4
-
-
-def build(dtype: torch.dtype = torch.float64, **options: Any) -> Any:
-    torch.manual_seed(0)
-    return move(TTT(TTT.Options(**{"d_model": D, "n_heads": H, **options})).to(dtype))
+build = partial(made, TTT, moved=True, d_model=D, n_heads=H)
 
 
 def inputs(model: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -11,11 +11,13 @@ from baselines.arithmetic_solver import ArithmeticSolver
 from baselines.baum_welch import BaumWelch
 from baselines.bayes import Bayes, Prior
 from baselines.bigram_solver import BigramSolver
+from baselines.linear_regression import InContextRegression
 from baselines.ngram import SMOOTHINGS, NGram
 from baselines.uniform import Uniform
 from regbench.models.predictor import Baseline
 from regbench.tasks.arithmetic import ArithmeticParameters
 from regbench.tasks.bigram import BigramParameters
+from regbench.tasks.pfa import PFAParameters
 from regbench.utils.errors import UserError
 from tests.baselines.conftest import SEPARATOR, VOCAB, check_distributions, random_tokens
 
@@ -52,6 +54,14 @@ def some(name: str, shape: tuple[int, int]) -> np.ndarray:
 @pytest.mark.parametrize("name", FORMS)
 def test_gives_distributions(name: str, tokens: np.ndarray) -> None:
     check_distributions(made(name)[0].predict(tokens), tokens)
+
+
+def test_of_the_uniform_one_the_separator_has_none_and_rows_are_the_callers_own() -> None:
+    probs = Uniform(5, 4).predict(np.array([[0, 4, 1], [3, 3, 3]]))
+    assert probs.shape == (2, 3, 5)
+    assert (probs == [0.25, 0.25, 0.25, 0.25, 0.0]).all()
+    probs[0, 0] = 7.0
+    assert (probs[0, 1] == [0.25, 0.25, 0.25, 0.25, 0.0]).all()
 
 
 @pytest.mark.parametrize("name", SOLVERS)
@@ -106,5 +116,64 @@ def test_of_one_symbol_it_is_certain(baseline: Baseline) -> None:
 @pytest.mark.parametrize("tokens", [np.zeros(3, int), np.zeros((1, 3)), np.array([[16]]), np.array([[-1]])])
 @pytest.mark.parametrize("name", ["uniform", "3-gram reserved", "Baum-Welch {}", "Bayes {}", *SOLVERS])
 def test_tokens_of_wrong_rank_type_or_range_are_refused(name: str, tokens: np.ndarray) -> None:
-    with pytest.raises(UserError, match="token"):
+    with pytest.raises(UserError, match="token 16 is outside" if 16 in tokens else "token"):
         made(name)[0].predict(tokens)
+
+
+@pytest.mark.parametrize("name", ["Baum-Welch {}", "Bayes {}"])
+def test_seeds_differ_and_repeat(name: str, tokens: np.ndarray) -> None:
+    one, again, other = (
+        BaumWelch(3, VOCAB, SEPARATOR, seed=seed) if "Welch" in name else Bayes(PRIOR, VOCAB, SEPARATOR, 20, seed=seed)
+        for seed in (1, 1, 2)
+    )
+    first = one.predict(tokens)
+    np.testing.assert_array_equal(again.predict(tokens), first)
+    assert not np.allclose(other.predict(tokens), first)
+
+
+REFUSED: list[tuple[Callable[..., object], tuple[object, ...], dict[str, object], str]] = [
+    *((Uniform, given, {}, "separator") for given in ((5, 5), (5, -1), (5, None), (5, "|"), (5, True))),
+    (Uniform, (1, 0), {}, "vocab_size must be at least 2"),
+    (NGram, (0, 5, 4), {}, "order must be at least 1"),
+    (NGram, (2.0, 5, 4), {}, "order must be an integer"),
+    (NGram, (2, 5, 5), {}, "separator 5 is outside"),
+    (NGram, (2, 5, None), {}, "separator must be an integer"),
+    (NGram, (2, 1, 0), {}, "vocab_size must be at least 2"),
+    (NGram, (2, 5, 4, "knesser-ney"), {}, "did you mean 'kneser-ney'"),
+    (NGram, (None, 5, 4, "add-one"), {}, "needs an order"),
+    (BaumWelch, (1, 5, 4), {}, "n_states must be at least 2"),
+    (BaumWelch, (3, 5, 5), {}, "separator 5 is outside"),
+    (BaumWelch, (3, 5, 4), {"iterations": 0}, "iterations must be at least 1"),
+    (BaumWelch, (3, 5, 4), {"iterations": 1.5}, "iterations must be an integer"),
+    (BaumWelch, (3, 5, 4), {"restarts": 0}, "restarts must be at least 1"),
+    (BaumWelch, (3, 5, 4), {"seed": -1}, "seed must be at least 0"),
+    (Bayes, (PRIOR, 5, 5), {}, "separator 5 is outside"),
+    (Bayes, (PRIOR, 4, 3), {}, "an alphabet of 4 is above the 3 symbols"),
+    (Bayes, (PRIOR, 5, 4), {"hypotheses": 0}, "hypotheses must be at least 1"),
+    (Bayes, (PRIOR, 5, 4), {"moves": -1}, "moves must be at least 0"),
+    (Bayes, (PRIOR, 5, 4), {"moves": 1.5}, "moves must be an integer"),
+    (Bayes, (PRIOR, 5, 4), {"seed": 2**64}, r"seed must be below 2\*\*63"),
+    (Bayes, (PRIOR, 5, 4), {"seed": -1}, "seed must be at least 0"),
+    (Bayes, (PRIOR, 5, 4), {"fallback": 1.5}, "fallback must be between 0 and 1"),
+    (Bayes, (PRIOR, 5, 4), {"fallback": float("nan")}, "fallback must be between 0 and 1"),
+    (Prior, (), {"states": (1, 4)}, r"states\[0\] must be at least 2"),
+    (Prior, (), {"states": (5, 4)}, r"states\[1\] must be at least 5"),
+    (Prior, (), {"states": (4, 128)}, "at most 127"),
+    (Prior, (), {"edges": (0, 2)}, r"edges\[0\] must be at least 1"),
+    (Prior, (), {"edges": (4, 4)}, r"edges\[0\] must be at most 3"),
+    (Prior, (), {"alphabet": (4, 4.5)}, r"alphabet\[1\] must be an integer"),
+    (Prior, (), {"alphabet": 4}, "alphabet must be a tuple of two integers"),
+    (InContextRegression, ("rigde", 4, 3), {}, "unknown method 'rigde'; did you mean 'ridge'"),
+    (InContextRegression, ("ridge", 0, 3), {}, "d_x must be at least 1, not 0"),
+    (InContextRegression, ("ridge", 4, 3, -1.0), {}, "noise must be finite and at least 0"),
+    (BigramSolver, (PFAParameters(),), {}, "takes the parameters of the task bigram, not PFAParameters"),
+    (ArithmeticSolver, (PFAParameters(),), {}, "takes the parameters of the task arithmetic, not PFAParameters"),
+]
+
+
+@pytest.mark.parametrize(("cls", "arguments", "options", "message"), REFUSED)
+def test_what_makes_no_sense_is_refused(
+    cls: Callable[..., object], arguments: tuple[object, ...], options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        cls(*arguments, **options)

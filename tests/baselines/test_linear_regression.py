@@ -90,19 +90,6 @@ def test_defaults_and_options(instances):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("rigde", 4, 3), "unknown method 'rigde'; did you mean 'ridge'"),
-        (("ridge", 0, 3), "d_x must be at least 1, not 0"),
-        (("ridge", 4, 3, -1.0), "noise must be finite and at least 0"),
-    ],
-)
-def test_refusals(arguments, message):
-    with pytest.raises(UserError, match=message):
-        InContextRegression(*arguments)
-
-
-@pytest.mark.parametrize(
     ("tokens", "message"),
     [
         (np.zeros((2, 4)), r"must have the shape \(B, L, 7\), not \(2, 4\)"),

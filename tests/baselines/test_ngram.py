@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 
 from baselines.ngram import SMOOTHINGS, NGram
+from baselines.smoothed_ngram import SmoothedNGram
+from regbench.metrics.scores import score
 from regbench.tasks.base import Splits
 from regbench.tasks.pfa import PFA
-from regbench.utils.errors import UserError
 from tests.baselines.conftest import SEPARATOR, VOCAB, random_tokens, uniform
 
 ORDERS = [1, 2, 3, 4, 5, None]
@@ -148,18 +149,22 @@ def test_the_defaults_are_told_apart():
     assert len({model.name for model in models}) == len({str(model.options) for model in models}) == len(models)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((0, 5, 4), "order must be at least 1"),
-        ((2.0, 5, 4), "order must be an integer"),
-        ((2, 5, 5), "separator 5 is outside"),
-        ((2, 5, None), "separator must be an integer"),
-        ((2, 1, 0), "vocab_size must be at least 2"),
-        ((2, 5, 4, "knesser-ney"), "did you mean 'kneser-ney'"),
-        ((None, 5, 4, "add-one"), "needs an order"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(arguments, message):
-    with pytest.raises(UserError, match=message):
-        NGram(*arguments)
+# --- Those that stand beside results on text. ---
+
+
+def test_they_stand_only_where_the_truth_is_unknown(tiny, text_track):
+    assert SmoothedNGram.defaults(tiny.task, tiny.instances("test")) == []
+    there = SmoothedNGram.defaults(text_track.task, text_track.instances("test"))
+    assert [(one.name, one.order, one.anchor) for one in there] == [
+        ("unigram witten-bell", 1, None),
+        ("2-gram witten-bell", 2, None),
+        ("3-gram witten-bell", 3, None),
+    ]
+
+
+def test_they_are_the_n_gram_of_that_smoothing_and_ahead_in_nats(text_track):
+    test, io = text_track.instances("test"), text_track.task.io
+    one = SmoothedNGram(2, io.vocab_size, io.separator).predict(test.tokens)
+    np.testing.assert_array_equal(one, NGram(2, io.vocab_size, io.separator, "witten-bell").predict(test.tokens))
+    plain = NGram(2, io.vocab_size, io.separator).predict(test.tokens)
+    assert score(text_track.task, test, [one])["nll"].value < score(text_track.task, test, [plain])["nll"].value - 1

@@ -54,11 +54,6 @@ def test_an_instance_it_does_not_know_is_refused_by_its_row(instances):
         Oracle(TASK, instances).predict(tokens)
 
 
-def test_tokens_out_of_range_are_refused(instances):
-    with pytest.raises(UserError, match="token 6 is outside"):
-        Oracle(TASK, instances).predict(np.array([[6]]))
-
-
 def test_defaults(instances):
     (oracle,) = Oracle.defaults(TASK, instances)
     assert (oracle.name, oracle.anchor, oracle.options) == ("oracle", "end", {})

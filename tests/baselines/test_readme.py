@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 import re
-from pathlib import Path
 
 import pytest
 
@@ -18,8 +17,9 @@ from regbench.report.baseline_table import markdown, numbers_of, read_table
 from regbench.tracks import load_track
 from regbench.utils import registry
 from tests.benchmarks import bayes_quality
+from tests.helpers.documents import ROOT
 
-PAGE = Path(__file__).resolve().parents[2] / "baselines" / "README.md"
+PAGE = ROOT / "baselines" / "README.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 TABLE = read_table(numbers_of(PAGE))
 TRACKS = ("pfa-small-v1", "pfa-v1", "pfa-reference-v1")

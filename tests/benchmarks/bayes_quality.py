@@ -26,6 +26,7 @@ from regbench.models.predictor import Baseline
 from regbench.results import ScoreRecord
 from regbench.tracks import load_track
 from regbench.utils.files import atomic_write
+from tests.helpers.documents import ROOT
 
 TRACK, INSTANCES = "pfa-v1", 40
 SETTINGS = {25: (0, 3, 12, 36, 108), 100: (0, 3, 12, 36, 108), 400: (0, 3, 12, 36)}
@@ -34,7 +35,7 @@ DEFAULT = (100, 36)
 """The hypotheses and moves of the default baseline on pfa-v1."""
 COLOURS = dict(zip(SETTINGS, ("#56B4E9", "#0072B2", "#000000"), strict=True))
 BEGIN, END = "<!-- quality: begin -->", "<!-- quality: end -->"
-FOLDER = Path(__file__).resolve().parents[2] / "baselines"
+FOLDER = ROOT / "baselines"
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,13 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from regbench.ops.ngram import ngram_head
 from regbench.utils.files import atomic_write
+from tests.helpers.documents import ROOT
 
 BATCH, WIDTH, ORDER, VOCABULARY = 4, 128, 3, 18
 LENGTHS = {"cpu": (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768), "naive": (128, 256, 512, 1024, 2048, 4096)}
 NAMES = {"cpu": "ours", "naive": "dense (L, L) mask"}
 COLOURS = {"cpu": "#0072B2", "naive": "#D55E00"}
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "figures"
+FOLDER = ROOT / "docs" / "figures"
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,12 @@ SIZES = ((8, 400), (8, 1600), (32, 400))
 """Batch and length."""
 
 
-def model_of(name: str) -> Model:
-    """Two layers of width 128, with the architecture's own defaults else."""
+def model_of(name: str, width: int = WIDTH, longest: int = LONGEST) -> Model:
+    """Two layers, with the architecture's own defaults else."""
     torch.manual_seed(0)
     cls = registry.load(registry.ARCHITECTURE, name)
-    io = TokenIO(VOCABULARY, VOCABULARY - 1, LONGEST, tuple("abcdefghijklmnopqr|"))
-    return build(cls, resolve_options(cls, {"d_model": WIDTH, "n_layers": LAYERS}), io)
+    io = TokenIO(VOCABULARY, VOCABULARY - 1, longest, tuple("abcdefghijklmnopqr|"))
+    return build(cls, resolve_options(cls, {"d_model": width, "n_layers": LAYERS}), io)
 
 
 def tokens_of(batch: int, length: int) -> Tensor:

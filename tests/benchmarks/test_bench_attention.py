@@ -124,18 +124,3 @@ def test_gpu_memory_is_linear_in_length(benchmark: Any) -> None:
     benchmark.pedantic(peak_bytes, ("triton", LENGTHS[-1]))
     assert exponents["triton"] <= 1.1
     assert exponents["naive"] >= 1.9
-
-
-def test_what_is_timed_is_the_same_work() -> None:
-    """On the CPU: what the forms are held to before they are timed, and that it tells another function."""
-    leaves, above = inputs(1, 2, 33, 8)
-    naive, fused = (there_and_back(form, leaves, above) for form in ("naive", "torch"))
-    assert furthest(fused, naive) <= 1e-5
-    others = there_and_back("naive", [leaves[1], *leaves[1:]], above)
-    assert furthest(others, naive) > 0.1
-
-
-def test_operations_are_those_of_the_products_that_are_seen() -> None:
-    """Of one position: seven inner products of a width."""
-    assert operations(1, 1, 1, 8) == 7 * 2 * 8
-    assert operations(2, 3, 4, 8) == 2 * 3 * (1 + 2 + 3 + 4) * operations(1, 1, 1, 8)

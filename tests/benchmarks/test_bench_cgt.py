@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +14,10 @@ from papers.cost import stream_bytes, total_flops
 from regbench.config import read_config
 from regbench.models.model import parameter_count, shift_in
 from regbench.tasks.base import TokenIO
+from tests.helpers.documents import ROOT
 
 IO = TokenIO(vocab_size=16, separator=15, max_length=512, names=tuple("0123456789*=+-|#"))
-CONFIGS = Path(__file__).resolve().parents[2] / "architectures" / "cgt" / "configs"
+CONFIGS = ROOT / "architectures" / "cgt" / "configs"
 PAPER = read_config(CONFIGS / "cgt-arithmetic.yaml").settings
 SIZES = {"default": {}, "paper": {key: value for key, value in PAPER.items() if not key.startswith("training.")}}
 

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from architectures.mamba import Mamba
+from regbench.models.short_conv import short_conv
 from regbench.ops.backend import use_backend
 from regbench.ops.delta_rule import delta_rule
+from regbench.ops.gelu import gelu
 from regbench.ops.linear_attention import linear_attention
 from regbench.ops.linear_attention.chunked import reader
 from regbench.ops.long_conv import long_conv
@@ -156,3 +158,29 @@ def test_many_queries(benchmark: Any) -> None:
         return [linear_attention(q, k, k, log_decay, state)[0] for q in queries]
 
     assert beside(benchmark, each, once, 8 * 256) > 1.5
+
+
+def test_gelu(benchmark: Any) -> None:
+    """Against PyTorch's own."""
+    x, upstream = torch.randn(16, 128, 256, requires_grad=True), torch.randn(16, 128, 256)
+    theirs, ours = (
+        lambda call=call: torch.autograd.grad(call(x), x, upstream)
+        for call in (lambda x: F.gelu(x, approximate="tanh"), gelu)
+    )
+    beside(benchmark, theirs, ours, 16 * 128)
+
+
+def test_short_conv(benchmark: Any) -> None:
+    """Against PyTorch's own."""
+    conv = nn.Conv1d(256, 256, 4, groups=256)
+    x, upstream = torch.randn(16, 3 + 128, 256, requires_grad=True), torch.randn(16, 128, 256)
+    leaves = (x, *conv.parameters())
+
+    def pytorchs() -> Tensor:
+        return F.conv2d(x.mT.unsqueeze(2), conv.weight.unsqueeze(2), conv.bias, groups=256).squeeze(2).mT
+
+    theirs, ours = (
+        lambda call=call: torch.autograd.grad(call(), leaves, upstream)
+        for call in (pytorchs, lambda: short_conv(x, conv))
+    )
+    beside(benchmark, theirs, ours, 16 * 128)

@@ -16,13 +16,10 @@ from tabulate import tabulate
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regbench.models.build import build, resolve_options
 from regbench.models.model import Model
 from regbench.ops.backend import Implementation, use_backend
 from regbench.ops.linear_attention import OP as LINEAR_ATTENTION
-from regbench.tasks.base import TokenIO
-from regbench.utils import registry
-from tests.benchmarks.peak_memory import step, tokens_of
+from tests.benchmarks.peak_memory import model_of, step, tokens_of
 from tests.benchmarks.step_speed import least_seconds
 
 SHAPES = ((64, 128, 16), (256, 512, 4))
@@ -89,17 +86,6 @@ class Plain(nn.Module):
         for norm, lstm in zip(norms, self.lstms, strict=True):
             x = x + lstm(norm(x))[0]
         return self.unembed(last(x))
-
-
-def model_of(name: str, width: int, length: int) -> Model:
-    """Two layers, with the architecture's own defaults else."""
-    torch.manual_seed(0)
-    cls = registry.load(registry.ARCHITECTURE, name)
-    return build(
-        cls,
-        resolve_options(cls, {"d_model": width, "n_layers": 2}),
-        TokenIO(19, 18, length, tuple("abcdefghijklmnopqr|")),
-    )
 
 
 def steps(name: str, width: int, length: int, batch: int) -> dict[str, Callable[[], object]]:

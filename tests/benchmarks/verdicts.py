@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from tabulate import tabulate
@@ -33,12 +32,13 @@ from regbench.metrics.significance import (
 )
 from regbench.tracks import load_track
 from regbench.utils.arrays import FloatArray
+from tests.helpers.documents import ROOT
 
 ENTRIES, INSTANCES, POSITIONS = 27, 500, 20
 COUNTS = np.full(INSTANCES, POSITIONS)
 METRIC = METRICS["token_accuracy"]
 CHANCE, SOLVED, MEAN = 0.25, 0.99, 0.8
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "verdicts.md"
+PAGE = ROOT / "docs" / "verdicts.md"
 BOARD = PAGE.parent.parent / "leaderboard"
 
 Draw = Callable[[np.random.Generator, tuple[int, int]], FloatArray]

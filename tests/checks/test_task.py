@@ -404,6 +404,7 @@ def test_vectors_are_asked_as_vectors(line: str, said: str, change: Any) -> None
         ("it needs a class Parameters", {"Parameters": dict}),
         ("its version must be a whole number, not True", {"version": True}),
         ("its scores must be a tuple of names, not []", {"scores": []}),
+        ("its scores must be a tuple of names, not 'tvd'", {"scores": "tvd"}),
         ("its group_scores must be a dictionary", {"group_scores": {"late": "tvd"}}),
         ("its group_scores must be a dictionary", {"group_scores": ("late",)}),
         ("to these, a label and a sentence", {"group_scores": {"late": ("tvd", "late", "TVD, late")}}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,6 @@ from regbench.checks.contract import examine
 from regbench.checks.subject import Subject
 from regbench.checks.training import overfits, trains
 from regbench.models.backbone import Backbone
-from regbench.models.build import resolve_options
 from regbench.models.mixer import learns_later
 from regbench.tasks.base import TokenIO
 from regbench.training.options import TrainingOptions
@@ -29,11 +29,12 @@ from tests.helpers.contract_mixers import (
     Unteachable,
     faults,
 )
+from tests.helpers.subjects import subject_of
 
 
 def test_a_slow_mixer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regbench.checks.training.OVERFIT_SECONDS", 0.1)
-    (outcome,) = examine(Subject(Good, resolve_options(Good, {"d_model": 16}), IO), [overfits])
+    (outcome,) = examine(subject_of(Good, IO, d_model=16), [overfits])
     assert outcome.fault is None
     assert outcome.note is not None
     assert re.fullmatch(r"not asked: a step on 8 short instances takes [\d.e-]+ s, so all would .* cause", outcome.note)
@@ -42,9 +43,8 @@ def test_a_slow_mixer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None
 def test_ngram_heads_find_something_in_a_large_vocabulary() -> None:
     """Of 1,000 tokens drawn at random hardly two follow each other twice: then the head of order 2 would get no gradient."""
     io = TokenIO(1000, 999, 64, tuple(f"t{i}" for i in range(1000)))
-    cls = registry.load(registry.ARCHITECTURE, "lstm")
-    options = resolve_options(cls, {"d_model": 16, "ngram_heads": [1, 2], "ngram_mlp": True})
-    assert [o.fault for o in examine(Subject(cls, options, io), [trains])] == [None]
+    subject = subject_of("lstm", io, d_model=16, ngram_heads=[1, 2], ngram_mlp=True)
+    assert [o.fault for o in examine(subject, [trains])] == [None]
 
 
 def test_a_step_is_asked_in_the_precision_of_the_run() -> None:
@@ -57,9 +57,8 @@ def test_a_step_is_asked_in_the_precision_of_the_run() -> None:
 
     for precision in ("float32", "bfloat16"):
         training = TrainingOptions(precision=precision)  # type: ignore[arg-type]
-        assert [
-            o.fault for o in examine(Subject(Looks, resolve_options(Looks, {}), IO, training=training), [trains])
-        ] == [None]
+        subject = dataclasses.replace(subject_of(Looks, IO), training=training)
+        assert [o.fault for o in examine(subject, [trains])] == [None]
     assert {half for train, half, length in seen if train} == {False, True}
     assert {length for train, half, length in seen if train} == {36, 32}, (
         "steps at the longest, leaks at a short length"
@@ -83,7 +82,7 @@ def test_an_architecture_may_declare_that_it_cannot_overfit(monkeypatch: pytest.
         def can_overfit(cls, options: object) -> bool:
             return False
 
-    (outcome,) = examine(Subject(Says, resolve_options(Says, {"d_model": 16}), IO), [overfits])
+    (outcome,) = examine(subject_of(Says, IO, d_model=16), [overfits])
     assert outcome.fault is None
     assert re.fullmatch(r"declares that it cannot; its legal accuracy on 8 instances is 0\.\d\d", outcome.note or "")
 
@@ -97,7 +96,7 @@ def test_an_architecture_that_overfits_may_not_declare_otherwise() -> None:
         def can_overfit(cls, options: object) -> bool:
             return False
 
-    (outcome,) = examine(Subject(Lies, resolve_options(Lies, {"features": "counts"}), IO), [overfits])
+    (outcome,) = examine(subject_of(Lies, IO, features="counts"), [overfits])
     assert outcome.fault == "it declares that it cannot overfit one batch, but it does"
 
 
@@ -114,12 +113,11 @@ class NormalisesOverTime(Good):
 
 
 def test_a_leak_that_training_mode_alone_has_is_refused() -> None:
-    subject = Subject(NormalisesOverTime, NormalisesOverTime.Options(d_model=8, n_layers=1), IO)
+    subject = subject_of(NormalisesOverTime, IO, d_model=8, n_layers=1)
     with torch.no_grad():
         assert causal(subject) is None
         fault = trains(subject)
-        dropout = Subject(Good, Good.Options(d_model=8, n_layers=1, dropout=0.5), IO)
-        assert trains(dropout) is None
+        assert trains(subject_of(Good, IO, d_model=8, n_layers=1, dropout=0.5)) is None
     assert fault is not None
     assert fault.startswith("in training mode it sees the future: changing the tokens from 16 on changes the")
 

@@ -27,21 +27,8 @@ pytestmark = pytest.mark.usefixtures("_in_an_empty_folder")
 
 def test_run_trains_scores_and_prints_the_table(capsys: pytest.CaptureFixture[str], tiny_file: Path) -> None:
     Path("same.py").write_text(PLUGIN)
-    code, out, err = said(
-        capsys,
-        "run",
-        "--arch",
-        "same.py",
-        "--track",
-        str(tiny_file),
-        "--set",
-        "d_model=8",
-        "--out",
-        "here",
-        "--seed",
-        "0",
-        "1",
-    )
+    tiny = ["--track", str(tiny_file), "--set", "d_model=8"]
+    code, out, err = said(capsys, "run", "--arch", "same.py", *tiny, "--out", "here", "--seed", "0", "1")
     assert code == 0
     assert "training, seed 0" in err
     assert "100 %  loss" in err
@@ -183,18 +170,8 @@ class Leaks(regbench.Mixer):
     def test_in_a_later_step(self, capsys: pytest.CaptureFixture[str], tiny_file: Path) -> None:
         late = self.LEAKS.replace("return x", "assert not self.training or self.steps < 30, 'enough'\n        return x")
         Path("m.py").write_text(late)
-        code, out, err = said(
-            capsys,
-            "run",
-            "--arch",
-            "m.py",
-            "--track",
-            str(tiny_file),
-            "--out",
-            "here",
-            "--set",
-            "training.batch_size=4",
-        )
+        tiny = ["--track", str(tiny_file), "--set", "training.batch_size=4"]
+        code, out, err = said(capsys, "run", "--arch", "m.py", *tiny, "--out", "here")
         assert (code, out) == (2, "")
         last = err.splitlines()[-1]
         # Two layers count their steps alike.

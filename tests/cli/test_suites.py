@@ -18,9 +18,8 @@ from regbench.tracks.suite import load_suite
 from regbench.training.progress import SILENT
 from regbench.utils.files import exclusive
 from tests.conftest import TINY
-from tests.helpers.typed import said
+from tests.helpers.typed import PLUGIN, said
 
-SAME = "import regbench\nclass Same(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
 RUN = ("run", "--arch", "same.py", "--set", "d_model=8", "--suite", "two.yaml", "--out", "here")
 
 
@@ -29,7 +28,7 @@ def _a_suite_of_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with an architecture and a suite of two tiny tracks."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
-    Path("same.py").write_text(SAME)
+    Path("same.py").write_text(PLUGIN)
     Path("tiny-v1.yaml").write_text(yaml.safe_dump(TINY))
     other = TINY | {"name": "other-v1", "main_score": "tvd"}
     Path("other-v1.yaml").write_text(yaml.safe_dump(other))
@@ -91,13 +90,6 @@ def test_two_suites_of_one_second_have_two_folders(monkeypatch: pytest.MonkeyPat
     asked = Config(track="tiny-v1.yaml", architecture="same.py", settings={"d_model": 8})
     made = [begin_suite(load_suite("two.yaml"), asked, None, SILENT) for _ in range(2)]
     assert [folder.name for folder in made] == ["two-same-20300101-000000", "two-same-20300101-000000-2"]
-
-
-def test_more_at_once_than_there_are_cores_is_refused_before_anything(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = said(capsys, *RUN, "--jobs", "4096")
-    assert code == 2
-    assert "4096 runs" in err
-    assert not Path("here").exists()
 
 
 def test_an_interrupted_suite_with_jobs_says_how_it_goes_on(
@@ -190,39 +182,29 @@ def test_the_best_entry_of_the_board_stands_beside(
         (("--suite", "two.yaml", "--resume", "here"), "--suite cannot change it"),
         (("--suite", "two.yaml", "--arch", "manba"), "did you mean 'mamba'"),
         (("--suite", "two.yaml", "--set", "d_modle=3"), "did you mean 'd_model'"),
-        (
-            ("--suite", "two.yaml", "--out", "full"),
-            "full is not empty; choose another --out",
-        ),
+        (("--suite", "two.yaml", "--out", "full"), "full is not empty; choose another --out"),
+        (("--suite", "two.yaml", "--out", "begun"), "choose another --out, or go on with --resume begun"),
+        (("--resume", "bad"), "bad/suite.yaml is not the record of a suite"),
+        (("--suite", "two.yaml", "--jobs", "4096"), "4096 runs"),
+        (("--suite", "two.yaml", "--set", "task.max_states=3"), "settings task.NAME are of a single track"),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_is_written(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
-    Path("full").mkdir()
-    Path("full/file").write_text("")
+    for file, text in (
+        ("full/file", ""),
+        ("begun/suite.yaml", "name: two\ntracks: []\n"),
+        ("bad/suite.yaml", "name: x"),
+    ):
+        Path(file).parent.mkdir()
+        Path(file).write_text(text)
     code, out, err = said(capsys, "run", *arguments)
     assert code == 2
     assert not out
     assert message in err.splitlines()[-1]
     assert not Path("runs").exists()
     assert Path("full/file").exists()
-
-
-def test_a_folder_of_a_suite_is_told_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("begun").mkdir()
-    Path("begun/suite.yaml").write_text("name: two\ntracks: []\n")
-    code, _, err = said(capsys, "run", "--suite", "two.yaml", "--out", "begun")
-    assert code == 2
-    assert "begun is not empty; choose another --out, or go on with --resume begun" in err
-
-
-def test_a_broken_record_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("bad").mkdir()
-    Path("bad/suite.yaml").write_text("name: two\n")
-    code, _, err = said(capsys, "run", "--resume", "bad")
-    assert code == 2
-    assert "bad/suite.yaml is not the record of a suite" in err.splitlines()[-1]
 
 
 @pytest.mark.ci
@@ -235,9 +217,3 @@ def test_a_track_that_refuses_leaves_no_folder(capsys: pytest.CaptureFixture[str
     assert code == 2
     assert "vectors" in err.splitlines()[-1]
     assert not Path("gone").exists()
-
-
-def test_a_parameter_of_the_task_is_of_a_single_track(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, error = said(capsys, *RUN, "--set", "task.max_states=3")
-    assert (code, Path("here").exists()) == (2, False)
-    assert "a suite has tracks of its own: settings task.NAME are of a single track" in error

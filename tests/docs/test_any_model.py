@@ -15,9 +15,9 @@ from regbench import cli
 from regbench.evaluation.given import KINDS
 from regbench.evaluation.guards import LARGEST_Z
 from regbench.results import read_result
-from tests.helpers.documents import blocks, body_rows, commands
+from tests.helpers.documents import ROOT, blocks, body_rows, commands
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "any-model.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "any-model.md").read_text(encoding="utf-8")
 PYTHON = [block for kind, block in blocks(PAGE) if kind == "python"]
 SMALL = ["--set", "d_model=8", "--set", "training.train_tokens=500"]
 

@@ -14,9 +14,8 @@ from regbench import cli
 from regbench.cli import commands as room
 from regbench.models.build import resolve_options
 from regbench.utils import registry
-from tests.helpers.documents import body_rows, commands, section
+from tests.helpers.documents import ROOT, body_rows, commands, section
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 
 

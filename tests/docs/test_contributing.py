@@ -18,9 +18,8 @@ import yaml
 
 from regbench.checks.architecture import CONTRACT
 from tests.conftest import TINY
-from tests.helpers.documents import blocks, commands, section
+from tests.helpers.documents import ROOT, blocks, commands, section
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 LISTS = ("## Add an architecture", "## Add a task", "## Add an entry")
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 import regbench
-from tests.helpers.documents import blocks, body_rows
+from tests.helpers.documents import ROOT, blocks, body_rows
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "entries.md").read_text(encoding="utf-8")
 CHOOSE, READ = (block for kind, block in blocks(PAGE) if kind == "python")
 

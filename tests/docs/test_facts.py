@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 import yaml
@@ -15,9 +14,7 @@ from regbench.tracks import load_track, track_names
 from regbench.training.provenance import WORDS
 from regbench.utils import registry
 from tests.benchmarks import gpu_costs, ngram_cost
-from tests.helpers.documents import body_rows, section
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.helpers.documents import ROOT, body_rows, section
 
 
 def page(name: str) -> str:

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from tests.docs.test_words import LIMIT, words
-from tests.helpers.documents import section, table_rows
+from tests.helpers.documents import ROOT, section, table_rows
 
-ROOT = Path(__file__).resolve().parents[2]
 FINDINGS = runpy.run_path(str(ROOT / "docs" / "findings.py"))
 PAGE = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
 ALL = [pytest.param(one, id=one["name"]) for one in FINDINGS["findings"]()]

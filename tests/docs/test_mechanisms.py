@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import runpy
 import shlex
-from pathlib import Path
 
 import pytest
 
@@ -13,9 +12,9 @@ from regbench.analysis.errors import FEATURES
 from regbench.analysis.key_sets import CONTRASTS, KINDS
 from regbench.analysis.probes import TARGETS
 from regbench.cli.app import _parse
-from tests.helpers.documents import body_rows, commands, section
+from tests.helpers.documents import ROOT, body_rows, commands, section
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "mechanisms.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "mechanisms.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("command", commands(PAGE))
@@ -25,7 +24,7 @@ def test_commands_are_understood(command: str) -> None:
 
 def test_the_figure_is_of_the_tables() -> None:
     """It carries the digest of the readings it was drawn from."""
-    path = Path(__file__).resolve().parents[2] / "docs" / "figures" / "probes.py"
+    path = ROOT / "docs" / "figures" / "probes.py"
     script = runpy.run_path(str(path))
     small, medium = found = script["readings"]()
     assert script["digest"](found) in path.with_suffix(".svg").read_text(encoding="utf-8"), (

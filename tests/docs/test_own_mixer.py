@@ -9,14 +9,12 @@ import yaml
 
 from regbench.checks.architecture import CONTRACT, SCORABLE, compiles
 from regbench.checks.contract import examine
-from regbench.checks.subject import Subject
 from regbench.checks.training import overfits, trains
-from regbench.models.build import resolve_options
 from regbench.tasks.base import TokenIO
 from regbench.utils import registry
-from tests.helpers.documents import blocks, body_rows, commands, section
+from tests.helpers.documents import ROOT, blocks, body_rows, commands, section
+from tests.helpers.subjects import subject_of
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "own-mixer.md").read_text(encoding="utf-8")
 
 
@@ -31,10 +29,9 @@ def test_the_hybrid_keeps_the_contract_and_takes_what_mixers_take(tmp_path: Path
     _, text = (block for kind, block in blocks(PAGE) if kind == "python")
     path = tmp_path / "hybrid.py"
     path.write_text(text)
-    cls = registry.load(registry.ARCHITECTURE, str(path))
     io = TokenIO(vocab_size=5, separator=4, max_length=36, names=("a", "b", "c", "d", "|"))
     for settings in ({}, {"ngram_heads": [1], "short_conv": 3}):
-        subject = Subject(cls, resolve_options(cls, {"d_model": 16, **settings}), io)
+        subject = subject_of(str(path), io, d_model=16, **settings)
         checks = [check for check in CONTRACT if check not in (compiles, overfits)]
         assert {o.check: o.fault for o in examine(subject, checks) if o.fault} == {}
         kinds = [type(block.mixer).__name__ for block in subject.model().blocks]  # type: ignore[union-attr]

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.documents import anchors, links
+from tests.helpers.documents import ROOT, anchors, links
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,25 +12,41 @@ import yaml
 from regbench.results import Result
 from regbench.training.options import resolve_training
 from regbench.utils import registry
-from tests.helpers.documents import body_rows, section
+from tests.helpers.documents import ROOT, body_rows, section
 from tests.helpers.published import published
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
-SWEEPS = Path(__file__).resolve().parents[2] / "sweeps"
-SUITES = (Path(__file__).resolve().parents[2] / "docs" / "suites.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+SWEEPS = ROOT / "sweeps"
+SUITES = (ROOT / "docs" / "suites.md").read_text(encoding="utf-8")
+
+
+def trials_of(name: str, *options: str) -> pd.DataFrame:
+    """The trials of a sweep. An option that a group does not set is empty."""
+    return pd.read_csv(SWEEPS / f"{name}-trials.csv", dtype=dict.fromkeys(options, str)).fillna(
+        dict.fromkeys(options, "")
+    )
+
+
+def chosen_of(group: pd.DataFrame) -> dict[str, Any]:
+    """The trial that was chosen of a group, which is the best on validation."""
+    (chosen,) = group[group.chosen == "yes"].to_dict("records")
+    assert chosen["validation_loss"] == group.validation_loss.min()
+    return chosen
+
+
+def rates_of(group: pd.DataFrame) -> list[float]:
+    return sorted(group["training.learning_rate"])
 
 
 @pytest.mark.ci
 def test_the_best_of_the_grids_trials_is_the_entry() -> None:
     """Every trial of a group is there, and the chosen one, which has the lowest validation loss, is on the leaderboard."""
     grid = yaml.safe_load((SWEEPS / "board-grid.yaml").read_text())
-    trials = pd.read_csv(SWEEPS / "board-grid-trials.csv", dtype={"configuration": str, "mimetic": str})
-    trials["mimetic"] = trials["mimetic"].fillna("")
+    trials = trials_of("board-grid", "configuration", "mimetic")
     for (track, architecture, start), group in trials.groupby(["track", "architecture", "mimetic"]):
         heads = grid["options_of"].get(architecture, {}).get("n_heads", [1])
         assert len(group) == len(grid["grid"]["training.learning_rate"]) * len(heads)
-        (chosen,) = group[group.chosen == "yes"].to_dict("records")
-        assert chosen["validation_loss"] == group.validation_loss.min()
+        chosen = chosen_of(group)
         of = [one for one in published(str(track)).values() if one.architecture.name == architecture]
         if start:
             of = [one for one in of if str(one.architecture.options["mimetic"]).lower() == start]
@@ -42,8 +58,7 @@ def test_the_best_of_the_grids_trials_is_the_entry() -> None:
 @pytest.mark.ci
 def test_the_best_of_the_tasks_trials_is_the_entry() -> None:
     """Of each group the lowest validation loss is chosen and on the leaderboard, with the scores of docs/suites.md."""
-    trials = pd.read_csv(SWEEPS / "board-tasks-trials.csv", dtype={"short_conv": str, "negative_eigenvalues": str})
-    trials = trials.fillna({"short_conv": "", "negative_eigenvalues": ""})
+    trials = trials_of("board-tasks", "short_conv", "negative_eigenvalues")
     text = section(SUITES, "## What the leaderboard has")
     head = next(line for line in text.splitlines() if line.startswith("| entry"))
     tracks = [cell.strip(" `") for cell in head.strip("|").split("|")[2:]]
@@ -52,8 +67,7 @@ def test_the_best_of_the_tasks_trials_is_the_entry() -> None:
     for (track, architecture, conv, negative), group in trials.groupby(
         ["track", "architecture", "short_conv", "negative_eigenvalues"]
     ):
-        (chosen,) = group[group.chosen == "yes"].to_dict("records")
-        assert chosen["validation_loss"] == group.validation_loss.min()
+        chosen = chosen_of(group)
         ((name, entry),) = of_a_group(str(track), architecture, conv, negative).items()
         heads = group.n_heads.dropna().unique()
         assert entry.selection.trials == len(group) == 3 * max(1, len(heads))
@@ -82,17 +96,13 @@ def of_a_group(track: str, architecture: str, conv: str, negative: str) -> dict[
 def test_the_best_of_the_trials_on_bigram_outputs_is_the_entry() -> None:
     """All three rates of a group were tried. Not every group has an entry yet."""
     file = yaml.safe_load((SWEEPS / "board-outputs.yaml").read_text())
-    trials = pd.read_csv(SWEEPS / "board-outputs-trials.csv", dtype={"short_conv": str, "negative_eigenvalues": str})
-    trials = trials.fillna({"short_conv": "", "negative_eigenvalues": ""})
+    trials = trials_of("board-outputs", "short_conv", "negative_eigenvalues")
     compared = 0
     for (track, *group_of), group in trials.groupby(["track", "architecture", "short_conv", "negative_eigenvalues"]):
         assert track in file["track"]
         assert group_of[0] in file["grid"]["arch"]
-        assert sorted(group["training.learning_rate"]) == [
-            float(rate) for rate in file["grid"]["training.learning_rate"]
-        ]
-        (chosen,) = group[group.chosen == "yes"].to_dict("records")
-        assert chosen["validation_loss"] == group.validation_loss.min()
+        assert rates_of(group) == [float(rate) for rate in file["grid"]["training.learning_rate"]]
+        chosen = chosen_of(group)
         for entry in of_a_group(str(track), *group_of).values():
             compared += 1
             assert entry.selection.trials == 3
@@ -106,7 +116,7 @@ def test_the_best_of_the_coefficients_trials_is_the_entry(track: str) -> None:
     """All three rates of an architecture were tried, and no entry that is set by its rate alone is without them."""
     file = yaml.safe_load((SWEEPS / "board-coefficients.yaml").read_text())
     assert track in file["track"]
-    trials = pd.read_csv(SWEEPS / "board-coefficients-trials.csv")
+    trials = trials_of("board-coefficients")
     trials = trials[trials.track == track]
     entries = {
         one.architecture.name: one
@@ -117,11 +127,8 @@ def test_the_best_of_the_coefficients_trials_is_the_entry(track: str) -> None:
     }
     assert set(trials.architecture) == set(entries)
     for architecture, group in trials.groupby("architecture"):
-        assert sorted(group["training.learning_rate"]) == [
-            float(rate) for rate in file["grid"]["training.learning_rate"]
-        ]
-        (chosen,) = group[group.chosen == "yes"].to_dict("records")
-        assert chosen["validation_loss"] == group.validation_loss.min()
+        assert rates_of(group) == [float(rate) for rate in file["grid"]["training.learning_rate"]]
+        chosen = chosen_of(group)
         assert entries[str(architecture)].training["learning_rate"] == chosen["training.learning_rate"]
 
 
@@ -129,17 +136,13 @@ def test_the_best_of_the_coefficients_trials_is_the_entry(track: str) -> None:
 def test_the_best_of_the_mediums_trials_is_the_entry() -> None:
     """Both rates of each recipe were tried, the better one is on the leaderboard, and no entry is without its trials."""
     file = yaml.safe_load((SWEEPS / "board-medium.yaml").read_text())
-    trials = pd.read_csv(
-        SWEEPS / "board-medium-trials.csv", dtype={"mimetic": str, "positions": str, "ngram_heads": str}
-    )
     own = ["architecture", "mimetic", "positions", "ngram_heads"]
-    groups = list(trials.fillna({"mimetic": "", "positions": "", "ngram_heads": ""}).groupby(own))
+    groups = list(trials_of("board-medium", *own[1:]).groupby(own))
     assert len(groups) == len(published("pfa-medium-v1"))
     for (architecture, *recipe), group in groups:
         rates = file["options_of"][architecture]["training.learning_rate"]
-        assert sorted(group["training.learning_rate"]) == sorted(float(rate) for rate in rates)
-        (chosen,) = group[group.chosen == "yes"].to_dict("records")
-        assert chosen["validation_loss"] == group.validation_loss.min()
+        assert rates_of(group) == sorted(float(rate) for rate in rates)
+        chosen = chosen_of(group)
         (entry,) = (
             one
             for one in published("pfa-medium-v1").values()
@@ -160,7 +163,7 @@ def test_the_table_of_whole_models_is_the_boards_and_the_best_of_their_trials() 
     models = next(line for line in text.splitlines() if line.startswith("| track")).strip("| ").split(" | ")[2:-1]
     file = yaml.safe_load((SWEEPS / "board-whole.yaml").read_text())
     assert models == file["grid"]["arch"]
-    trials = pd.read_csv(SWEEPS / "board-whole-trials.csv")
+    trials = trials_of("board-whole")
     rows = body_rows(text)
     assert {row[0].strip("`") for row in rows} == set(file["track"])
     tried = 0
@@ -172,8 +175,7 @@ def test_the_table_of_whole_models_is_the_boards_and_the_best_of_their_trials() 
             group = trials[(trials.track == track) & (trials.architecture == model)]
             tried += len(group)
             if len(group):
-                (chosen,) = group[group.chosen == "yes"].to_dict("records")
-                assert chosen["validation_loss"] == group.validation_loss.min()
+                chosen = chosen_of(group)
                 assert sorted(group["training.learning_rate"].unique()) == sorted(
                     float(rate) for rate in file["options_of"][model]["training.learning_rate"]
                 )

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.documents import body_rows, section
+from tests.helpers.documents import ROOT, body_rows, section
 from tests.helpers.published import ENTRIES, published
 
 pytestmark = pytest.mark.ci
-ROOT = Path(__file__).resolve().parents[2]
 TABLES = runpy.run_path(str(ROOT / "docs" / "tables.py"))
 RESULTS = {
     "## Associative recall": "assoc-recall-small-v1",

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-TOUR = Path(__file__).resolve().parents[2] / "examples" / "tour.py"
+from tests.helpers.documents import ROOT
+
+TOUR = ROOT / "examples" / "tour.py"
 
 
 @pytest.mark.ci

@@ -18,9 +18,10 @@ from regbench.leaderboard.store import stored_in
 from regbench.leaderboard.tiers import read_evidence
 from regbench.metrics.significance import ahead
 from regbench.tracks import load_track
+from tests.helpers.documents import ROOT
 from tests.helpers.published import ENTRIES
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = ROOT / "docs"
 CLAIMS = yaml.safe_load((Path(__file__).parent / "verdicts.yaml").read_text(encoding="utf-8"))
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.helpers.documents import ROOT
+
 LIMITS = {"docs/results.md": 2500, "docs/design.md": 900, "leaderboard/RULES.md": 1000}
 LIMIT = 1500
 """Of every other page."""

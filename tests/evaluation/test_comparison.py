@@ -23,6 +23,7 @@ from regbench.tracks import Track, load_track
 from regbench.utils.arrays import FloatArray
 from regbench.utils.errors import UserError
 from regbench.utils.files import read_arrays
+from tests.helpers.typed import refused
 
 LAST = "import regbench\nclass Last(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
 
@@ -171,12 +172,6 @@ def test_similar_ones_stand_side_by_side() -> None:
 # --- The command. ---
 
 
-@pytest.fixture
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-
-
 @pytest.mark.usefixtures("_in_an_empty_folder")
 def test_the_command_prints_draws_and_writes(
     capsys: pytest.CaptureFixture[str], tiny_file: Path, runs: dict[str, Path]
@@ -224,11 +219,7 @@ def test_the_command_prints_draws_and_writes(
 def test_bad_input_is_one_line_and_exit_code_2(
     capsys: pytest.CaptureFixture[str], tiny_file: Path, arguments: list[str], message: str
 ) -> None:
-    assert cli.main(["compare", *arguments, *([] if arguments[0] == "." else ["--track", str(tiny_file)])]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
+    refused(capsys, ["compare", *arguments, *([] if arguments[0] == "." else ["--track", str(tiny_file)])], message)
     assert list(Path().iterdir()) == []
 
 
@@ -273,10 +264,11 @@ def test_a_task_without_truth_has_scores_and_no_distances(text_file: Path, capsy
     out = capsys.readouterr().out
     assert {"3-gram", "uniform"} <= {line.split()[0] for line in out.splitlines() if line.strip()}
     assert "no distances: nothing to compare on markov-text-v1: no truth is known there" in out
-    assert cli.main(["compare", "uniform", "3-gram", "--track", str(text_file), "--csv", "who.csv"]) == 2
-    error = capsys.readouterr().err
-    assert "nothing to compare on markov-text-v1" in error
-    assert error.count("\n") == 1
+    refused(
+        capsys,
+        ["compare", "uniform", "3-gram", "--track", str(text_file), "--csv", "who.csv"],
+        "nothing to compare on markov-text-v1",
+    )
     with pytest.raises(UserError, match="nothing to compare"):
         compare(["uniform", "3-gram"], str(text_file))
 

@@ -14,8 +14,6 @@ from regbench.evaluation.regression import (
     Measurement,
     RegressionOutcome,
     SeedMeasurement,
-    check_record,
-    choose_metric,
     measure,
     plain_settings,
     read_record,
@@ -24,9 +22,6 @@ from regbench.evaluation.regression import (
 from regbench.metrics.significance import Prior
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
-from tests.conftest import TINY
-
-SAME_LENGTH = {**TINY["parameters"], "min_strings": 3, "min_length": 8}  # type: ignore[dict-item]
 
 
 def made(tiny: Track, score: float = 0.8, **changes: Any) -> Measurement:
@@ -97,33 +92,6 @@ def test_an_unknown_field_is_named(tiny: Track, tmp_path: Path) -> None:
         read_record(tmp_path / "r.json")
 
 
-class TestWhatDoesNotCompare:
-    def check(self, record: Measurement, tiny: Track, **changes: Any) -> None:
-        asked = {"architecture": "average", "metric": "legal_accuracy", "settings": {"d_model": 8}} | changes
-        check_record(record, Path("r.json"), tiny, **asked)
-
-    def test_the_same_does(self, tiny: Track) -> None:
-        self.check(made(tiny), tiny)
-        self.check(made(tiny), tiny, settings=None)  # a finished run has its own settings
-        self.check(made(tiny, settings=None), tiny)
-
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"track": "other-v1"}, r"r\.json is of the track other-v1, not tiny-v1"),
-            ({"track_digest": "ab" * 32}, r"another tiny-v1: the track was edited since \(digest abababababab, now"),
-            ({"test_fingerprint": "cd" * 32}, r"other test instances of tiny-v1 \(fingerprint cdcdcdcdcdcd, now"),
-            ({"architecture": "median"}, "of the architecture median, not average"),
-            ({"metric": "tvd"}, "is of tvd, not legal_accuracy"),
-            ({"settings": {"n_layers": 3}}, "other settings: d_model=default is now 8, n_layers=3 is now default"),
-        ],
-    )
-    def test_the_message_says_what_differs(self, tiny: Track, changes: dict[str, Any], message: str) -> None:
-        with pytest.raises(UserError, match=message) as caught:
-            self.check(made(tiny, **changes), tiny)
-        assert "\n" not in str(caught.value)
-
-
 def test_settings_are_kept_as_json_keeps_them() -> None:
     assert plain_settings({"ngram_heads": (1, 2)}) == {"ngram_heads": [1, 2]}
     assert plain_settings({"training.learning_rate": np.float32(0.5), "d_model": np.int64(8)}) == {
@@ -135,13 +103,6 @@ def test_settings_are_kept_as_json_keeps_them() -> None:
         plain_settings({"device": object()})
     with pytest.raises(UserError, match="settings cannot be recorded"):
         plain_settings({"dropout": float("nan")})
-
-
-def test_the_metric(tiny: Track) -> None:
-    assert choose_metric(tiny, None) == "legal_accuracy"
-    assert choose_metric(tiny, "nll") == "nll"
-    with pytest.raises(UserError, match="tiny-v1 has no score 'legal_acuracy'; did you mean 'legal_accuracy'"):
-        choose_metric(tiny, "legal_acuracy")
 
 
 def test_measuring_where_there_is_no_run(tiny: Track, tmp_path: Path) -> None:
@@ -275,15 +236,3 @@ class TestWhereTheyPart:
             "numba from absent to 0.60",
             "torch from 2.13.0 to 2.14.0",
         ]
-
-    def test_the_whole_explanation(self, tiny: Track) -> None:
-        text = RegressionOutcome.of(made(tiny), made(tiny, 0.7)).explain()
-        first, *rows = text.splitlines()
-        assert first.startswith("legal_accuracy of average on tiny-v1: expected 0.8000, got 0.7000, worse (noise 0.0")
-        assert [row.split()[0] for row in rows] == [
-            "expected", "got", "change", "noise", "one", "training", "positions", "changed",
-        ]  # fmt: skip
-        assert "0.7000 (by seed 0: 0.6980, 1: 0.7000, 2: 0.7020)" in text
-        assert "-0.1000 where + is better" in text
-        assert "(level 0.0005, 4.67 degrees of freedom)" in text, "half of the level for each of the two tests"
-        assert "nothing that the record knows of" in text

@@ -26,7 +26,7 @@ from regbench.evaluation.measured_baselines import difference
 from regbench.leaderboard.standing import Entries, standing_of
 from regbench.leaderboard.store import stored_in, without_evidence
 from regbench.metrics.metric import METRICS
-from regbench.metrics.significance import Prior, Sample, compare, default_prior, seed_error
+from regbench.metrics.significance import Prior, Sample, default_prior, seed_error
 from regbench.results import read_result
 from regbench.tracks import Track, load_track
 from regbench.utils.errors import UserError
@@ -87,17 +87,6 @@ def test_a_run_is_compared_with_the_noise_of_its_seeds(tiny: Track, tiny_file: P
     error, _ = seed_error([values, values], prior, n, same=False)
     assert twice["b"].change.seeds == pytest.approx(error), "both have seeds there"
     assert (twice["b"].verdict, twice["b"].change.p) == ("tied", 1.0)
-
-
-def test_p_is_the_level_at_which_the_verdict_changes() -> None:
-    rng = np.random.default_rng(0)
-    counts = np.full(50, 10)
-    one, other = (Sample([x], 10 * (x + rng.normal(0, 0.05, 50))) for x in (0.5, 0.53))
-    prior = Prior(logit=True, spread=0.05, freedom=8)
-    p = compare(one, other, counts, prior, higher_is_better=True).p
-    assert 0 < p < 1
-    for level, better in ((p / 2 * 1.01, True), (p / 2 * 0.99, False)):
-        assert compare(one, other, counts, prior, higher_is_better=True, level=min(level, 0.49)).better is better
 
 
 def test_a_model_from_elsewhere_counts_as_it_is(tiny: Track, tiny_file: Path, tmp_path: Path) -> None:

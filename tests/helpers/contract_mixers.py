@@ -1,20 +1,20 @@
-"""Mixers that break the contract in one line each, and some that keep it in unusual ways."""
+"""A mixer that keeps the contract, ways to change a line of it, and mixers that take more than a line."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from regbench.checks.architecture import CONTRACT, compiles
 from regbench.checks.contract import examine
-from regbench.checks.subject import Subject
 from regbench.checks.training import overfits
-from regbench.models.build import resolve_options
 from regbench.models.mixer import Mixer
 from regbench.tasks.base import TokenIO
+from tests.helpers.subjects import subject_of
 
 IO = TokenIO(vocab_size=5, separator=4, max_length=36, names=("a", "b", "c", "d", "|"))
 
@@ -24,7 +24,7 @@ UNCOMPILED = tuple(check for check in CHEAP if check is not compiles)
 
 def faults(cls: type[Mixer], checks: object = CHEAP, **options: object) -> dict[str, str]:
     """By check what is wrong with a mixer."""
-    subject = Subject(cls, resolve_options(cls, {"d_model": 16, **options}), IO)
+    subject = subject_of(cls, IO, **{"d_model": 16, **options})
     return {o.check: o.fault for o in examine(subject, checks) if o.fault}  # type: ignore[arg-type]
 
 
@@ -38,32 +38,14 @@ class Good(Mixer):
         return mixed
 
 
-class Narrow(Good):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x)[:, :, :1]
+def ahead(x: Tensor) -> Tensor:
+    """What follows each position; zeros behind the last."""
+    return nn.functional.pad(x, (0, 0, 0, 1))[:, 1:]
 
 
-class NaNAtLengthOne(Good):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + 0 * x / (x.shape[1] - 1)
-
-
-class InfiniteWhenLong(Good):
-    def forward(self, x: Tensor) -> Tensor:
-        growth = torch.full((x.shape[1], 1), 15.0, device=x.device).cumprod(
-            0
-        )  # past float32 at 33 steps, which only the longest has
-        return super().forward(x) + 0 * growth * x
-
-
-class Peeks(Good):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + 0.01 * x.mean(1, keepdim=True)
-
-
-class PeeksOneAhead(Good):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + nn.functional.pad(x, (0, 0, 0, 1))[:, 1:]
+def mixed(change: Callable[[Any, Tensor, Tensor], Tensor], of: type[Good] = Good) -> type[Mixer]:
+    """A mixer whose output is made of itself, of what the good one gives, and of x."""
+    return type("Broken", (of,), {"forward": lambda self, x: change(self, of.forward(self, x), x)})
 
 
 class Gated(Good):
@@ -72,17 +54,10 @@ class Gated(Good):
         self.gate = nn.Parameter(torch.zeros(1))
 
 
-class PeeksThroughAGateThatIsShut(Gated):
-    """Sees nothing of the future until training opens the gate."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + self.gate * nn.functional.pad(x, (0, 0, 0, 1))[:, 1:]
-
-
 class PeeksFarIn(Good):
     def forward(self, x: Tensor) -> Tensor:
         far = torch.arange(x.shape[1], device=x.device)[:, None] >= 32
-        return super().forward(x) + far * nn.functional.pad(x, (0, 0, 0, 1))[:, 1:]
+        return super().forward(x) + far * ahead(x)
 
 
 class PeeksAtBorders(Good):
@@ -92,36 +67,7 @@ class PeeksAtBorders(Good):
 
     def forward(self, x: Tensor) -> Tensor:
         last = (torch.arange(x.shape[1], device=x.device)[:, None] + 1) % self.chunk == 0
-        return super().forward(x) + last * nn.functional.pad(x, (0, 0, 0, 1))[:, 1:]
-
-
-class DividesByTheLength(Good):
-    def forward(self, x: Tensor) -> Tensor:
-        mixed: Tensor = self.linear(x.cumsum(1) / x.shape[1])
-        return mixed
-
-
-class MixesTheBatchThroughAGateThatIsShut(Gated):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + self.gate * x.mean(0, keepdim=True)
-
-
-class NaNWhenAlone(Good):
-    """Of one short sequence by itself; the longest is well."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        alone = len(x) == 1 and x.shape[1] == 32
-        return super().forward(x) * (torch.nan if alone else 1.0)
-
-
-class NaNCompiled(Good):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) * (torch.nan if torch.compiler.is_compiling() else 1.0)
-
-
-class DropsAGradient(Good):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).detach() + x
+        return super().forward(x) + last * ahead(x)
 
 
 class BeginsSilent(Good):
@@ -136,19 +82,6 @@ class BeginsSilent(Good):
     def forward(self, x: Tensor) -> Tensor:
         mixed: Tensor = self.out(super().forward(x))
         return mixed
-
-
-class OverwritesWhatBackwardNeeds(Good):
-    def forward(self, x: Tensor) -> Tensor:
-        y = super().forward(x).exp()
-        z = y.sin()
-        y *= 2
-        return z
-
-
-class NaNInTraining(Good):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) * (torch.nan if self.training else 1.0)
 
 
 class KeepsItsGraph(Good):
@@ -208,14 +141,6 @@ class Remembers(Good):
         return super().forward(x) + self.seen
 
 
-class DrawsFromNumPy(Good):
-    """Dropout by a generator that no checkpoint keeps."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        keep = torch.from_numpy(np.random.default_rng().random(x.shape) < 0.5) if self.training else 1.0
-        return super().forward(x * keep)
-
-
 class CountsItsCalls(Good):
     """Its noise fades with a number that is no buffer."""
 
@@ -239,11 +164,6 @@ class CountsInABuffer(CountsItsCalls):
         super().__init__(options)
         del self.calls
         self.register_buffer("calls", torch.zeros(()))
-
-
-class Raises(Good):
-    def forward(self, x: Tensor) -> Tensor:
-        raise RuntimeError("no such luck\nwith a second line")
 
 
 class StreamsOtherwise(Good):
@@ -272,6 +192,14 @@ class Streams(Good):
         return 4 * options.d_model + 8  # type: ignore[attr-defined]
 
 
+State = dict[str, Tensor]
+
+
+def streamed(change: Callable[[Tensor, State, Tensor, State], tuple[Tensor, State]]) -> type[Mixer]:
+    """A mixer whose step is made of x, of the state before, and of the output and state that would be right."""
+    return type("Broken", (Streams,), {"step": lambda self, x, state: change(x, state, *Streams.step(self, x, state))})
+
+
 class GoesOn(Streams):
     """The state of its second stream is that of the first, changed in place."""
 
@@ -287,46 +215,6 @@ class GoesOn(Streams):
         for name, tensor in after.items():
             state[name].copy_(tensor)
         return y, state
-
-
-class StreamsNaN(Streams):
-    def step(self, x: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        y, state = super().step(x, state)
-        return y * torch.nan, state
-
-
-class StreamsWide(Streams):
-    """An output that would be broadcast over the batch."""
-
-    def step(self, x: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        y, state = super().step(x, state)
-        return y[None], state
-
-
-class ClaimsTooLittle(Streams):
-    @classmethod
-    def state_bytes(cls, options: object) -> int:
-        return 4
-
-
-class ClaimsTooMuch(Streams):
-    @classmethod
-    def state_bytes(cls, options: object) -> int:
-        return 2 * super().state_bytes(options)
-
-
-class Hoards(Streams):
-    """A state that grows with the length, claimed to be what it is at first."""
-
-    def step(self, x: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        y, after = super().step(x, state)
-        return y, {**after, "all": torch.cat([state.get("all", x[:, :0]), x], 1)}
-
-
-class ClaimsAFloat(Good):
-    @classmethod
-    def state_bytes(cls, options: object) -> int:
-        return options.d_model / 2  # type: ignore[attr-defined, no-any-return]
 
 
 class FillsAWindow(Good):

@@ -1,8 +1,11 @@
-"""What a Markdown page shows: its fenced blocks, and the commands among them."""
+"""Where the repository is; what a Markdown page shows: its fenced blocks, and the commands among them."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def blocks(text: str) -> list[tuple[str, str]]:

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regbench.models.build import resolve_options
 from regbench.models.mixer import Mixer
 from regbench.ops.backend import use_backend
+from tests.helpers.peers import move
+
+
+def made(
+    cls: type[Mixer],
+    dtype: torch.dtype = torch.float64,
+    *,
+    layer: int | None = None,
+    moved: bool = False,
+    **options: Any,
+) -> Any:
+    """A mixer from seed 0, as that of a layer; `moved` where weights begin at zero, which would hide what they do."""
+    torch.manual_seed(0)
+    mixer = cls(resolve_options(cls, options))
+    if layer is not None:
+        mixer.place(layer)
+    return (move(mixer) if moved else mixer).to(dtype)
 
 
 def convolved(conv: nn.Conv1d, x: Tensor) -> Tensor:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from regbench.config import Config
 from regbench.tasks.base import IO, TokenIO
 from regbench.tracks import load_track
+from tests.helpers.documents import ROOT
 
-CONFIGS = {
-    path.stem: path
-    for path in sorted((Path(__file__).resolve().parents[2] / "architectures" / "cgt" / "configs").glob("*.yaml"))
-}
+CONFIGS = {path.stem: path for path in sorted((ROOT / "architectures" / "cgt" / "configs").glob("*.yaml"))}
 
 
 def io_of(config: Config) -> IO:

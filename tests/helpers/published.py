@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 from regbench.leaderboard.store import stored_in
 from regbench.results import Result
+from tests.helpers.documents import ROOT
 
-ENTRIES = Path(__file__).resolve().parents[2] / "leaderboard" / "entries"
+ENTRIES = ROOT / "leaderboard" / "entries"
 
 
 @cache

@@ -14,17 +14,7 @@ import yaml
 from regbench.sweeps.grid import Group, Point
 from regbench.sweeps.schedule import Counts
 from regbench.sweeps.work import Ended, Event, Job, Note, do
-
-AVERAGE = """
-import torch
-import regbench
-
-
-class Average(regbench.Mixer):
-    def forward(self, x):
-        return x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
-"""
-
+from tests.helpers.typed import AVERAGE
 
 BASE = {"d_model": 8, "training.batch_size": 8, "training.evaluations": 3, "training.train_tokens": 3000}
 """What all configurations of `write_sweep` share."""

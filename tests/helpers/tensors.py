@@ -19,6 +19,14 @@ def assert_same(found: Sequence[Tensor], expected: Sequence[Tensor], tolerance: 
         torch.testing.assert_close(ours, right, rtol=0, atol=atol, msg=lambda m, place=place: f"{place}: {m}")
 
 
+def gradients(outputs: Iterable[Tensor | None], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """The outputs that there are, and the gradient of every input for upstream gradients of all of them."""
+    outputs = [output for output in outputs if output is not None]
+    generator = torch.Generator().manual_seed(0)
+    upstream = [torch.randn(out.shape, dtype=torch.float64, generator=generator).to(out) for out in outputs]
+    return [*outputs, *torch.autograd.grad(outputs, inputs, upstream)]
+
+
 def bytes_kept(call: Callable[[], object], without: Iterable[Tensor] = ()) -> int:
     """What a call keeps for its backward pass, each storage once, those of some tensors left out."""
     own = {tensor.untyped_storage().data_ptr() for tensor in without}

@@ -1,4 +1,4 @@
-"""A mixer's file as people write it, and what a command says."""
+"""Files of mixers as people write them, and what a command says."""
 
 from __future__ import annotations
 
@@ -6,10 +6,20 @@ import pytest
 
 from regbench import cli
 
+AVERAGE = """
+import torch
+import regbench
+
+
+class Average(regbench.Mixer):
+    def forward(self, x):
+        return x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
+"""
 PLUGIN = "import regbench\nclass Same(regbench.Mixer):\n    def forward(self, x):\n        return x\n"
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    capsys.readouterr()  # what was said before
     code = cli.main(arguments)
     captured = capsys.readouterr()
     return code, captured.out, captured.err

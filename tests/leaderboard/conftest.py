@@ -19,19 +19,11 @@ from regbench.leaderboard.verify import submit
 from regbench.results import Code
 from regbench.tracks import Track
 from regbench.training.provenance import describe_code
+from tests.helpers.typed import AVERAGE
 from tests.leaderboard.examples import make_entries
 
 isolates = pytest.mark.skipif(not can_isolate(), reason="no bubblewrap that may make namespaces")
 
-MIXER = """
-import torch
-import regbench
-
-
-class Average(regbench.Mixer):
-    def forward(self, x):
-        return x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
-"""
 SETTINGS = {"d_model": 8, "n_layers": 1, "training.batch_size": 8, "training.evaluations": 3, "training.epochs": 2}
 
 
@@ -113,7 +105,7 @@ def stranger(committed: None, tiny_file: Path, tiny: Track, tmp_path_factory: py
     """An architecture of someone's own file."""
     folder = tmp_path_factory.mktemp("stranger")
     source = folder / "my_average.py"
-    source.write_text(MIXER)
+    source.write_text(AVERAGE)
     regbench.run(str(tiny_file), str(source), (0, 1, 2), settings=SETTINGS, out=folder / "run")
     return made_in(folder, tiny, source)
 

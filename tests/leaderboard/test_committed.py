@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from regbench.leaderboard.publish import load_boards, outdated, render
@@ -11,8 +9,9 @@ from regbench.leaderboard.store import stored_in
 from regbench.leaderboard.table import TABLE, table
 from regbench.leaderboard.verify import verify_entry
 from regbench.results import BaselineRecord
+from tests.helpers.documents import ROOT
 
-BOARD = Path(__file__).resolve().parents[2] / "leaderboard"
+BOARD = ROOT / "leaderboard"
 
 
 @pytest.mark.ci

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.documents import ROOT
 from tests.leaderboard.conftest import Made
 from tests.leaderboard.hostile import entries, runs, verified
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.ci

@@ -14,7 +14,8 @@ from regbench.leaderboard.challenge import challenge
 from regbench.leaderboard.verify import submit, verify_run
 from regbench.tracks import Track
 from regbench.utils.errors import UserError
-from tests.leaderboard.conftest import MIXER, SETTINGS, Made, commit, made_in
+from tests.helpers.typed import AVERAGE
+from tests.leaderboard.conftest import SETTINGS, Made, commit, made_in
 
 HYBRID = {**SETTINGS, "n_layers": 2, "mixers": "gla,transformer", "transformer.window": 4, "transformer.n_heads": 2}
 
@@ -51,7 +52,7 @@ def test_a_file_among_the_mixers_is_not_run(
     committed: None, tiny: Track, tiny_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "mine.py"
-    file.write_text(MIXER, encoding="utf-8")
+    file.write_text(AVERAGE, encoding="utf-8")
     settings = {**SETTINGS, "n_layers": 2, "mixers": f"lstm,{file}"}
     regbench.run(str(tiny_file), "hybrid", (0, 1, 2), settings=settings, out=tmp_path / "run")
     assert regbench.load(tmp_path / "run").seed == 0

@@ -17,10 +17,11 @@ from regbench.leaderboard.figures import copies, possible, seeds
 from regbench.leaderboard.store import Stored, stored_in
 from regbench.leaderboard.verify import CHECKS, verify_entry
 from regbench.training.checkpoint import load_tensors, save_tensors
+from tests.helpers.documents import ROOT
 from tests.leaderboard.attacks import seal, store
 from tests.leaderboard.conftest import Made
 
-BOARD = Path(__file__).resolve().parents[2] / "leaderboard"
+BOARD = ROOT / "leaderboard"
 RULES = (BOARD / "RULES.md").read_text(encoding="utf-8")
 NAMED = re.findall(r"^\|.*\| `(\w+)` \|$", RULES, flags=re.MULTILINE)
 OF_FILES = ["schema", "form", "name", "checkpoint", "tier", "copies", "challenge"]

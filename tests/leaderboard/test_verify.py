@@ -18,10 +18,12 @@ from regbench.leaderboard.origin import digest_at, is_built_in, unreadable
 from regbench.leaderboard.store import Stored, stored_in
 from regbench.leaderboard.verify import submit, verify_entry, verify_run
 from regbench.results import Result
+from regbench.tracks import Track
 from regbench.utils import registry
 from regbench.utils.files import read_arrays
+from tests.helpers.typed import AVERAGE, refused
 from tests.leaderboard.attacks import claim, seal, store
-from tests.leaderboard.conftest import MIXER, Made, commit, git
+from tests.leaderboard.conftest import Made, commit, git
 
 
 def test_an_honest_entry_alone_with_predictions_and_with_its_run(lstm: Made, stranger: Made) -> None:
@@ -107,7 +109,7 @@ def test_a_changed_source_is_compared_with_that_of_the_commit(
 def test_what_nobody_can_read(content: bytes, fault: str) -> None:
     (found,) = unreadable(content)
     assert fault in found
-    assert list(unreadable(b"# coding: utf8\n" + MIXER.encode())) == []
+    assert list(unreadable(b"# coding: utf8\n" + AVERAGE.encode())) == []
 
 
 def test_a_contribution_brings_no_evidence(
@@ -130,8 +132,7 @@ def test_a_contribution_brings_no_evidence(
     stored.path.with_name(stored.evidence_name).unlink()
     commit(tmp_path)
     assert cli.main([*command[:-1], verified]) == 1, "nor does it take any away"
-    assert cli.main([*command[:-1], "no-such-commit"]) == 2
-    assert "in no git repository that has the commit" in capsys.readouterr().err
+    refused(capsys, [*command[:-1], "no-such-commit"], "in no git repository that has the commit")
 
 
 @pytest.mark.ci
@@ -213,10 +214,7 @@ def test_wrong_arguments_are_said_in_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     filled = [a.format(board=lstm.board, run=lstm.run, entry=lstm.path, track=tiny_file) for a in arguments]
-    assert cli.main(["verify", *filled]) == 2
-    said = capsys.readouterr().err
-    assert message.format(run=lstm.run) in said
-    assert said.count("\n") == 1
+    refused(capsys, ["verify", *filled], message.format(run=lstm.run))
 
 
 def test_near_ties_moved_onto_legal_symbols_are_found(lstm: Made, tmp_path: Path) -> None:
@@ -256,3 +254,29 @@ def test_a_files_name_cannot_forge_a_line(lstm: Made, tmp_path: Path, tiny_file:
     assert not [line for line in lines if line.endswith(": ok")]
     assert cli.main(["verify", str(tmp_path / "x\nregbench: ok")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["submit", "verify"])
+def test_runs_whose_truth_nobody_knows_are_refused_at_once(
+    command: str,
+    text_run: Path,
+    text_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Before anything is generated or computed."""
+
+    def no_work(self: Track, split: str) -> None:
+        raise AssertionError("instances were asked for")
+
+    monkeypatch.setattr(Track, "instances", no_work)
+    board = ["--board", str(tmp_path)] if command == "submit" else []
+    assert cli.main([command, str(text_run), "--track", str(text_file), *board]) == 2
+    out, error = capsys.readouterr()
+    assert (
+        "its text depends on the machine it was made on and its truth is unknown, so nobody else could check" in error
+    )
+    assert error.count("\n") == 1
+    assert not out
+    assert not list(tmp_path.iterdir())

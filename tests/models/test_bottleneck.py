@@ -11,30 +11,22 @@ import torch
 import regbench
 from regbench.checks.architecture import CONTRACT, compiles, streams
 from regbench.checks.contract import examine
-from regbench.checks.subject import Subject
 from regbench.checks.training import overfits, trains
 from regbench.models.backbone import held_bytes
 from regbench.models.bottleneck import Bottleneck
-from regbench.models.build import build, resolve_options
-from regbench.models.mixer import Mixer
 from regbench.models.model import Model
 from regbench.tasks.base import TokenIO
-from regbench.utils import registry
 from regbench.utils.errors import UserError
 from tests.helpers.mixers import MIXERS
+from tests.helpers.subjects import built, subject_of
 
 IO = TokenIO(vocab_size=6, separator=5, max_length=17, names=("a", "b", "c", "d", ">", "|"), bottleneck=4)
 INPUTS = torch.tensor([[5, 0, 4, 1, 2, 4, 3], [5, 1, 1, 1, 1, 1, 1], [4, 0, 0, 0, 0, 0, 0], [5, 2, 3, 0, 1, 2, 4]])
 
 
-def mixer(name: str) -> Any:
-    return registry.load(registry.ARCHITECTURE, name)
-
-
 def model(name: str) -> Model:
     """One with moved weights: at its start RWKV-7 writes nothing into the residual stream."""
-    options = resolve_options(mixer(name), {"d_model": 16, "n_layers": 1})
-    return Subject(mixer(name), options, IO).moved()
+    return subject_of(name, IO, d_model=16, n_layers=1).moved()
 
 
 def test_every_output_after_the_token_is_decoded_from_the_output_there_and_the_distance() -> None:
@@ -84,13 +76,9 @@ def test_tokens_after_the_bottleneck_change_no_prediction_and_those_before_chang
 @pytest.mark.parametrize("name", MIXERS)
 def test_every_architecture_keeps_the_contract_with_a_bottleneck(name: str) -> None:
     """The contract without a bottleneck, which is a part of the backbone, asks whether a mixer compiles."""
-    cls = mixer(name)
-    subject = Subject(
-        cls, resolve_options(cls, {"d_model": 16, "n_heads": 2} if name not in ("lstm", "rwkv7") else {}), IO
-    )
-    checks = [
-        check for check in CONTRACT if check not in (compiles, overfits)
-    ]  # instances to overfit are of another task
+    subject = subject_of(name, IO, **({"d_model": 16, "n_heads": 2} if name not in ("lstm", "rwkv7") else {}))
+    # Instances to overfit are of another task.
+    checks = [check for check in CONTRACT if check not in (compiles, overfits)]
     assert [outcome for outcome in examine(subject, checks) if outcome.fault] == []
 
 
@@ -99,9 +87,8 @@ def test_n_gram_heads_may_be_trained_with_a_bottleneck(n_symbols: int, length: i
     """The check asks for a gradient, so the tokens that it trains on repeat something before the bottleneck."""
     names = (*map(str, range(n_symbols)), ".", ">", "|")
     io = TokenIO(n_symbols + 3, n_symbols + 2, length, names, bottleneck=n_symbols + 1)
-    options = resolve_options(mixer("lstm"), {"d_model": 16, "ngram_heads": (1, 2, 3) if length > 3 else ()})
     with torch.no_grad():
-        assert trains(Subject(mixer("lstm"), options, io)) is None
+        assert trains(subject_of("lstm", io, d_model=16, ngram_heads=(1, 2, 3) if length > 3 else ())) is None
 
 
 @pytest.mark.parametrize("name", ["mamba", "rwkv7"])
@@ -115,17 +102,13 @@ def test_a_stream_longer_than_an_instance_is_refused_in_one_line(name: str) -> N
 
 
 def test_n_gram_heads_stream_through_a_bottleneck() -> None:
-    cls = mixer("retnet")
-    options = resolve_options(cls, {"d_model": 16, "n_heads": 2, "ngram_heads": (1, 2), "short_conv": 3})
     with torch.no_grad():
-        assert streams(Subject(cls, options, IO)) is None
+        assert streams(subject_of("retnet", IO, d_model=16, n_heads=2, ngram_heads=(1, 2), short_conv=3)) is None
 
 
 def test_a_whole_model_is_refused() -> None:
-    cls = mixer("learned_ngram")
-    assert not issubclass(cls, Mixer)
     with pytest.raises(UserError, match="take an architecture made of a mixer"):
-        build(cls, resolve_options(cls, {}), IO)
+        built("learned_ngram", IO)
 
 
 def test_what_reads_the_whole_prompt_is_not_scored() -> None:

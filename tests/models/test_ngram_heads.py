@@ -10,17 +10,16 @@ import torch
 
 from regbench.checks.architecture import CONTRACT, compiles
 from regbench.checks.contract import examine
-from regbench.checks.subject import Subject
 from regbench.checks.training import overfits
 from regbench.models.backbone import StreamState, held_bytes
-from regbench.models.build import build, resolve_options
 from regbench.models.model import Model, parameter_count
 from regbench.models.ngram_heads import NGramHead
 from regbench.ops.ngram import NGramIndex, ngram_head
 from regbench.tasks.base import TokenIO
-from regbench.utils import registry
 from regbench.utils.errors import UserError
 from tests.helpers.mixers import SOME_MIXERS
+from tests.helpers.subjects import built, subject_of
+from tests.helpers.typed import PLUGIN
 
 IO = TokenIO(vocab_size=5, separator=4, max_length=48, names=("a", "b", "c", "d", "|"))
 D = 16
@@ -29,14 +28,12 @@ SLOW = (overfits, compiles)
 
 
 def make(name: str, **settings: object) -> Model:
-    torch.manual_seed(0)
-    cls = registry.load(registry.ARCHITECTURE, name)
-    return build(cls, resolve_options(cls, {"d_model": D, **settings}), IO)
+    model: Model = built(name, IO, d_model=D, **settings)
+    return model
 
 
 def broken(name: str, **settings: object) -> dict[str, str]:
-    cls = registry.load(registry.ARCHITECTURE, name)
-    subject = Subject(cls, resolve_options(cls, {"d_model": D, **settings}), IO)
+    subject = subject_of(name, IO, d_model=D, **settings)
     return {o.check: o.fault for o in examine(subject, [c for c in CONTRACT if c not in SLOW]) if o.fault}
 
 
@@ -48,7 +45,7 @@ def test_any_architecture_takes_them_and_keeps_the_contract(name: str) -> None:
 
 def test_a_strangers_mixer_takes_them_with_no_line_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "same.py"
-    path.write_text("import regbench\nclass Same(regbench.Mixer):\n    def forward(self, x):\n        return x\n")
+    path.write_text(PLUGIN)
     assert broken(str(path), ngram_heads=[1], ngram_after=[2]) == {}
 
 
@@ -71,7 +68,7 @@ def test_one_head_is_equation_13() -> None:
     torch.testing.assert_close(head(x, NGramIndex(tokens)), expected)
 
 
-def test_they_let_a_model_without_memory_see_what_followed() -> None:
+def test_they_let_a_model_without_memory_see_what_followed(tmp_path: Path) -> None:
     """A mixer that mixes nothing, with heads, tells two pasts apart that end alike; without heads it cannot."""
     past = torch.tensor([[0, 1, 2, 0, 3]]), torch.tensor([[0, 3, 2, 0, 3]])  # after 0 came 1, or 3
 
@@ -79,7 +76,8 @@ def test_they_let_a_model_without_memory_see_what_followed() -> None:
         a, b = (model.double().eval()(tokens)[0, 4] for tokens in past)
         return not torch.allclose(a, b)
 
-    same = Path(__file__).parent / "same_mixer.py"
+    same = tmp_path / "same.py"
+    same.write_text(PLUGIN)
     assert not differ(make(str(same)))
     assert differ(make(str(same), ngram_heads=[1]))
 

@@ -10,15 +10,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regbench.checks.architecture import state_size, streams
-from regbench.checks.subject import Subject
-from regbench.models.build import build, resolve_options
+from regbench.models.build import resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.model import Model, parameter_count
 from regbench.models.short_conv import ShortConv, short_conv
 from regbench.tasks.base import TokenIO
-from regbench.utils import registry
 from regbench.utils.errors import UserError
 from tests.helpers.mixers import MIXERS
+from tests.helpers.subjects import built, subject_of
 
 IO = TokenIO(vocab_size=5, separator=4, max_length=40, names=("a", "b", "c", "d", "|"))
 
@@ -39,8 +38,7 @@ class Strangers(Mixer):
 
 
 def make(cls: type[Any], **options: Any) -> Any:
-    torch.manual_seed(0)
-    return build(cls, resolve_options(cls, {"d_model": 8, "n_heads": 2, **options}), IO)
+    return built(cls, IO, **{"d_model": 8, "n_heads": 2, **options})
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])
@@ -127,15 +125,13 @@ def test_canon_is_what_the_paper_writes() -> None:
 @pytest.mark.parametrize("name", [*MIXERS, "a stranger's"])
 def test_streams_of_every_architecture(name: str) -> None:
     """The contract's check, of weights moved from their start; the windows of the convolutions count as state."""
-    cls = Strangers if name == "a stranger's" else registry.load(registry.ARCHITECTURE, name)
-    options = {"d_model": 16, "n_layers": 2, "short_conv": 4, "canon": True}
-    subject = Subject(cls, resolve_options(cls, options), IO, torch.device("cpu"))
+    small, cls = {"d_model": 16, "n_layers": 2}, Strangers if name == "a stranger's" else name
+    subject = subject_of(cls, IO, **small, short_conv=4, canon=True)
     with torch.no_grad():
         assert state_size(subject) is None
         assert streams(subject) is None
-    none = {**options, "short_conv": 0, "canon": False}
-    with_it, without = subject.model(), Subject(cls, resolve_options(cls, none), IO).model()
-    channels = (1 + 1 + 4 if cls.feed_forward else 1) * 16
+    with_it, without = subject.model(), built(cls, IO, **small)
+    channels = (1 + 1 + 4 if subject.cls.feed_forward else 1) * 16
     assert parameter_count(with_it) - parameter_count(without) == 2 * channels * 4
     if without.state_bytes() is not None:
         assert with_it.state_bytes() - without.state_bytes() == 2 * 4 * channels * 3

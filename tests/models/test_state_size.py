@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from papers.cost import stream_bytes
-from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.state_size import state_at
 from regbench.tasks.base import TokenIO, VectorIO
-from regbench.utils import registry
+from tests.helpers.subjects import built
+
+NAMES = tuple("abcdefgh|")
+SMALL = {"d_model": 16, "n_heads": 2}
 
 
 class Window(Mixer):
@@ -41,12 +43,8 @@ class Short(Window):
 @pytest.mark.parametrize("name", ["transformer", "hyena", "forgetting_transformer", "cgt"])
 def test_a_state_that_grows_is_what_a_stream_holds(name: str) -> None:
     """After 128 tokens that were read one by one; of the transformer also by its formula."""
-    cls = registry.load(registry.ARCHITECTURE, name)
-    io = TokenIO(9, 8, 130, tuple("abcdefgh|"))
-    model: Any = build(
-        cls, resolve_options(cls, {"d_model": 16, "n_heads": 2} if name != "hyena" else {"d_model": 16}), io
-    )
-    found = state_at(model.eval())
+    model = built(name, TokenIO(9, 8, 130, NAMES), **(SMALL if name != "hyena" else {"d_model": 16}))
+    found = state_at(model)
     assert found["128"] == stream_bytes(model, torch.zeros(1, 128, dtype=torch.long))
     assert 7 * found["128"] < found["1024"] <= 8 * found["128"]
     if name == "transformer":
@@ -57,10 +55,9 @@ def test_a_state_that_grows_is_what_a_stream_holds(name: str) -> None:
 @pytest.mark.parametrize(("heads", "most"), [({"ngram_heads": [1]}, 9), ({"extra_ngram_heads": [2]}, 81)])
 def test_the_state_of_ngram_heads_is_read_to_the_end(heads: dict[str, list[int]], most: int) -> None:
     """It grows with the number of different n-grams, of which there are few; the transformer's cache grows all along."""
-    cls, io = registry.load(registry.ARCHITECTURE, "transformer"), TokenIO(9, 8, 2000, tuple("abcdefgh|"))
-    small = {"d_model": 16, "n_heads": 2}
-    model: Any = build(cls, resolve_options(cls, {**small, **heads}), io).eval()
-    found, bare = state_at(model), state_at(build(cls, resolve_options(cls, small), io).eval())
+    io = TokenIO(9, 8, 2000, NAMES)
+    model = built("transformer", io, **SMALL, **heads)
+    found, bare = state_at(model), state_at(built("transformer", io, **SMALL))
     assert set(found) == {"128", "1024"}
     own = {name: found[name] - bare[name] for name in found}
     layers = 2 if "extra_ngram_heads" in heads else 1
@@ -70,15 +67,14 @@ def test_the_state_of_ngram_heads_is_read_to_the_end(heads: dict[str, list[int]]
 
 
 def test_what_learned_positions_do_not_reach_is_left_out() -> None:
-    cls = registry.load(registry.ARCHITECTURE, "transformer")
-    options = resolve_options(cls, {"d_model": 16, "n_heads": 2, "ngram_heads": [1]})
-    found = [state_at(build(cls, options, TokenIO(9, 8, length, tuple("abcdefgh|"))).eval()) for length in (64, 200)]
+    ios = [TokenIO(9, 8, length, NAMES) for length in (64, 200)]
+    found = [state_at(built("transformer", io, **SMALL, ngram_heads=[1])) for io in ios]
     assert [list(held) for held in found] == [[], ["128"]]
 
 
 @pytest.mark.parametrize("mixer", [Window, Short])
 def test_a_state_that_stops_growing_is_read_to_the_end(mixer: type[Window]) -> None:
-    model: Any = build(mixer, mixer.Options(d_model=8, n_layers=1), TokenIO(9, 8, 64, tuple("abcdefgh|"))).eval()
+    model = built(mixer, TokenIO(9, 8, 64, NAMES), d_model=8, n_layers=1)
     assert state_at(model) == {"128": 4 * 8 * mixer.window, "1024": 4 * 8 * mixer.window}
     assert stream_bytes(model, torch.zeros(1, 128, dtype=torch.long)) == 4 * 8 * mixer.window
 
@@ -87,11 +83,10 @@ def test_a_state_that_stops_growing_is_read_to_the_end(mixer: type[Window]) -> N
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
 def test_a_window_beside_n_gram_heads_is_read_to_its_end(positions: str) -> None:
     """Learned positions may end before it: then what the state would be is not said."""
-    cls, io = registry.load(registry.ARCHITECTURE, "transformer"), TokenIO(9, 8, 100, tuple("abcdefgh|"))
-    small = {"d_model": 16, "n_heads": 2, "window": 65, "positions": positions}
-    plain: Any = build(cls, resolve_options(cls, small), io).eval()
+    io, small = TokenIO(9, 8, 100, NAMES), {**SMALL, "window": 65, "positions": positions}
+    plain = built("transformer", io, **small)
     assert plain.state_bytes() == 2 * 4 * 2 * 64 * 16
-    model: Any = build(cls, resolve_options(cls, {**small, "extra_ngram_heads": [1]}), io).eval()
+    model = built("transformer", io, **small, extra_ngram_heads=[1])
     assert model.state_bytes() is None
     found = state_at(model)
     assert list(found) == ([] if positions == "learned" else ["128", "1024"])
@@ -101,8 +96,6 @@ def test_a_window_beside_n_gram_heads_is_read_to_its_end(positions: str) -> None
 
 def test_a_state_that_cannot_be_known_is_empty() -> None:
     """A mixer without `step` has no stream; vectors are read too."""
-    cls = registry.load(registry.ARCHITECTURE, "transformer")
-    small = {"d_model": 16, "n_heads": 2}
     assert state_at(nn.Linear(2, 2)) == {}
     vectors = VectorIO(d_in=3, d_out=1, max_length=64)
-    assert state_at(build(cls, resolve_options(cls, small), vectors).eval())["128"] == 4 * 2 * 2 * 16 * 128
+    assert state_at(built("transformer", vectors, **SMALL))["128"] == 4 * 2 * 2 * 16 * 128

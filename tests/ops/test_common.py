@@ -51,24 +51,89 @@ def by_heads(module: Any, kind: str, batch: int, length: int) -> Any:
     return module.make((batch, 3, length, 8, 16), kind)
 
 
+HEADS = {
+    **{f"delta_rule-{kind}": (of_delta_rule, kind) for kind in of_delta_rule.KINDS},
+    **{f"linear_attention-{decay}": (of_linear_attention, decay) for decay in of_linear_attention.DECAYS},
+}
+"""The module of the tests, and the kind, of ops on q, k and v (B, H, L, ...)."""
 RECURRENCES = {
     **{
-        f"delta_rule-{kind}": Recurrence(
-            delta_rule, partial(by_heads, of_delta_rule, kind), of_delta_rule.everything, 2e-5
-        )
-        for kind in of_delta_rule.KINDS
-    },
-    **{
-        f"linear_attention-{decay}": Recurrence(
-            linear_attention, partial(by_heads, of_linear_attention, decay), of_linear_attention.everything, 1e-5
-        )
-        for decay in of_linear_attention.DECAYS
+        name: Recurrence(module.OP, partial(by_heads, module, kind), module.everything, module.ROUNDING)
+        for name, (module, kind) in HEADS.items()
     },
     "selective_scan": Recurrence(selective_scan, lambda b, n: of_scan.make(b, n, 33, 7), of_scan.everything, 3e-6),
     "wkv": Recurrence(wkv, lambda b, n: of_wkv.make(b, n, 5), of_wkv.everything, 1e-5),
 }
 every = pytest.mark.parametrize("name", RECURRENCES)
 fast = pytest.mark.parametrize("form", ["cpu", "chunked"])
+exactly = pytest.mark.parametrize("form", of_delta_rule.EXACT)
+
+
+LENGTHS = {
+    "delta_rule": [(2, 3, n, 5, 7) for n in (1, 2, 31, 32, 33, 65, 127)],
+    "linear_attention": [(2, 3, n, 5, 7) for n in (1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 200)],
+}
+WIDTHS = {
+    "delta_rule": [(1, 1, 40, 1, 1), (3, 1, 40, 16, 32), (1, 2, 40, 8, 33), (2, 2, 40, 1, 65), (1, 1, 40, 256, 1)],
+    "linear_attention": [(1, 1, 70, 1, 1), (3, 1, 70, 16, 32), (1, 2, 70, 8, 33), (2, 2, 70, 1, 65), (1, 1, 70, 33, 1)],
+}
+"""Shapes (B, H, L, K, V)."""
+
+
+def of_each(shapes: dict[str, list[Any]]) -> list[Any]:
+    return [(name, shape) for name in HEADS for shape in shapes[name.partition("-")[0]]]
+
+
+def check_naive(name: str, form: str, shape: tuple[int, ...], *options: bool) -> Any:
+    """Outputs, states and all gradients in float64 are those of the naive implementation."""
+    module, kind = HEADS[name]
+    inputs = module.make(shape, kind, *options)
+    assert_same(module.everything(inputs, form), module.everything(inputs, "naive"), 1e-11)
+    return inputs
+
+
+@exactly
+@pytest.mark.parametrize(("name", "shape"), of_each(LENGTHS))
+def test_fast_is_naive(name: str, form: str, shape: tuple[int, ...]) -> None:
+    check_naive(name, form, shape)
+
+
+@pytest.mark.ci
+@exactly
+@pytest.mark.parametrize(("name", "shape"), of_each(WIDTHS))
+def test_widths(name: str, form: str, shape: tuple[int, ...]) -> None:
+    check_naive(name, form, shape)
+
+
+@exactly
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("state", [True, False])
+@pytest.mark.parametrize("strided", [True, False])
+def test_options_and_layouts(name: str, form: str, state: bool, strided: bool) -> None:
+    inputs = check_naive(name, form, (2, 3, 65 if name.startswith("linear") else 37, 4, 6), state, strided)
+    assert inputs.q.is_contiguous() != strided
+
+
+DECAYING = [name for name in HEADS if name.endswith(("heads", "positions", "channels")) and "general" not in name]
+
+
+@fast
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.ci)])
+@pytest.mark.parametrize("name", DECAYING)
+@pytest.mark.parametrize("case", ["strong", "mixed", "shut"])
+@pytest.mark.parametrize(("length", "state"), [(100, True), (40, False)], ids=["chunks", "pairs"])
+def test_strong_decay(name: str, form: str, dtype: torch.dtype, case: str, length: int, state: bool) -> None:
+    """Log decays of -50 and less, where quotients of running products would be 0 / 0, also among decays close to 1."""
+    module, kind = HEADS[name]
+    inputs = module.make((2, 2, length, 4, 6), kind, state)
+    strong = torch.full_like(inputs.log_decay, -torch.inf if case == "shut" else -50.0)
+    often = torch.rand(strong.shape, generator=torch.Generator().manual_seed(1)) < 0.2
+    often.view(-1)[0] = True  # also where there are few
+    log_decay = strong if case == "strong" else torch.where(often, strong, -0.01)
+    inputs = inputs._replace(log_decay=log_decay.detach().requires_grad_())
+    exact = [tensor.to(dtype) for tensor in module.everything(inputs, "naive")]
+    assert all(tensor.isfinite().all() for tensor in exact)
+    assert_same(module.everything(inputs.to(dtype), form), exact, 1e-11 if dtype == torch.float64 else 1e-5)
 
 
 @every

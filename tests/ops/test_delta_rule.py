@@ -1,4 +1,4 @@
-"""The delta rule: the fast implementations against the naive one, and all against outside witnesses."""
+"""The delta rule against an outside witness. tests/ops/test_common.py has the fast implementations against the naive one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch.nn import functional as F
 
 from regbench.ops.delta_rule import delta_rule
 from regbench.utils.errors import UserError
-from tests.helpers.tensors import assert_same
+from tests.helpers.tensors import gradients
 
 pytestmark = pytest.mark.usefixtures("poison")
 
-FAST = ["cpu", "chunked"]
 EXACT = [pytest.param("cpu", marks=pytest.mark.ci), "chunked"]
 """For tests in float64, in which the kernels are compiled once more."""
 FORMS = [*EXACT, "naive"]
+OP, ROUNDING = delta_rule, 2e-5
 KINDS = ["delta", "positions", "channels", "general", "general-channels"]
 """What the correction is, and what decays: the delta rule alone, with a decay of each position, of each channel; a and b."""
 
@@ -65,60 +65,8 @@ def make(shape: tuple[int, int, int, int, int], kind: str, state: bool = True, s
     return Inputs(*(None if tensor is None else tensor.detach().requires_grad_() for tensor in tensors))
 
 
-def gradients(outputs: tuple[Tensor, Tensor], inputs: Inputs) -> list[Tensor]:
-    """z, the final state, and the gradient of every input for upstream gradients of both."""
-    generator = torch.Generator().manual_seed(0)
-    upstream = [torch.randn(o.shape, dtype=torch.float64, generator=generator).to(o) for o in outputs]
-    return [*outputs, *torch.autograd.grad(outputs, inputs.given(), upstream)]
-
-
 def everything(inputs: Inputs, backend: str) -> list[Tensor]:
-    return gradients(delta_rule(*inputs, backend=backend), inputs)
-
-
-@pytest.mark.parametrize("form", EXACT)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 65, 127])
-def test_fast_is_naive(form: str, kind: str, length: int) -> None:
-    inputs = make((2, 3, length, 5, 7), kind)
-    assert_same(everything(inputs, form), everything(inputs, "naive"), 1e-11)
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("form", EXACT)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (3, 1, 16, 32), (1, 2, 8, 33), (2, 2, 1, 65), (1, 1, 256, 1)])
-def test_widths(form: str, kind: str, sizes: tuple[int, int, int, int]) -> None:
-    batch, heads, width, dim = sizes
-    inputs = make((batch, heads, 40, width, dim), kind)
-    assert_same(everything(inputs, form), everything(inputs, "naive"), 1e-11)
-
-
-@pytest.mark.parametrize("form", EXACT)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("state", [True, False])
-@pytest.mark.parametrize("strided", [True, False])
-def test_options_and_layouts(form: str, kind: str, state: bool, strided: bool) -> None:
-    inputs = make((2, 3, 37, 4, 6), kind, state, strided)
-    assert inputs.q.is_contiguous() != strided
-    assert_same(everything(inputs, form), everything(inputs, "naive"), 1e-11)
-
-
-@pytest.mark.parametrize("form", FAST)
-@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.ci)])
-@pytest.mark.parametrize("kind", ["positions", "channels"])
-@pytest.mark.parametrize("case", ["strong", "mixed", "shut"])
-def test_strong_decay(form: str, dtype: torch.dtype, kind: str, case: str) -> None:
-    """Log decays of -50 and less, where quotients of running products would be 0 / 0, also among decays close to 1."""
-    inputs = make((2, 2, 70, 4, 6), kind)
-    assert inputs.log_decay is not None
-    strong = torch.full_like(inputs.log_decay, -torch.inf if case == "shut" else -50.0)
-    often = torch.rand(strong.shape, generator=torch.Generator().manual_seed(1)) < 0.2
-    log_decay = strong if case == "strong" else torch.where(often, strong, -0.01)
-    inputs = inputs._replace(log_decay=log_decay.detach().requires_grad_())
-    exact = [tensor.to(dtype) for tensor in everything(inputs, "naive")]
-    assert all(tensor.isfinite().all() for tensor in exact)
-    assert_same(everything(inputs.to(dtype), form), exact, 1e-11 if dtype == torch.float64 else 1e-5)
+    return gradients(delta_rule(*inputs, backend=backend), inputs.given())
 
 
 @pytest.mark.ci

@@ -1,8 +1,7 @@
-"""Linear attention: the fast implementations against the naive one, and all against sums over pairs."""
+"""Linear attention: every implementation against sums over pairs. tests/ops/test_common.py has the fast against the naive one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import pytest
@@ -11,14 +10,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regbench.ops.linear_attention import linear_attention, pairs
-from tests.helpers.tensors import assert_same
+from tests.helpers.tensors import assert_same, gradients
 
 pytestmark = pytest.mark.usefixtures("poison")
 
-FAST = ["cpu", "chunked"]
 EXACT = [pytest.param("cpu", marks=pytest.mark.ci), "chunked"]
 """For tests in float64, in which the kernels are compiled once more."""
 BACKENDS = [*EXACT, "naive"]
+OP, ROUNDING = linear_attention, 1e-5
 DECAYS = ["none", "heads", "positions", "channels"]
 
 
@@ -63,16 +62,8 @@ def make(shape: tuple[int, int, int, int, int], decay: str, state: bool = True, 
     return Inputs(*(None if tensor is None else tensor.detach().requires_grad_() for tensor in tensors))
 
 
-def gradients(outputs: Iterable[Tensor | None], inputs: Inputs) -> list[Tensor]:
-    """z, the final state if there is one, and the gradient of every input for upstream gradients of both."""
-    outputs = [output for output in outputs if output is not None]
-    generator = torch.Generator().manual_seed(0)
-    upstream = [torch.randn(o.shape, dtype=torch.float64, generator=generator).to(o) for o in outputs]
-    return [*outputs, *torch.autograd.grad(outputs, inputs.given(), upstream)]
-
-
 def everything(inputs: Inputs, backend: str) -> list[Tensor]:
-    return gradients(linear_attention(*inputs, backend=backend), inputs)
+    return gradients(linear_attention(*inputs, backend=backend), inputs.given())
 
 
 def by_pairs(inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -95,39 +86,11 @@ def by_pairs(inputs: Inputs) -> tuple[Tensor, Tensor]:
     return z, final
 
 
-@pytest.mark.parametrize("backend", EXACT)
-@pytest.mark.parametrize("decay", DECAYS)
-@pytest.mark.parametrize("length", [1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 200])
-def test_fast_is_naive(backend: str, decay: str, length: int) -> None:
-    inputs = make((2, 3, length, 5, 7), decay)
-    assert_same(everything(inputs, backend), everything(inputs, "naive"), 1e-11)
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("backend", EXACT)
-@pytest.mark.parametrize("decay", DECAYS)
-@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (3, 1, 16, 32), (1, 2, 8, 33), (2, 2, 1, 65), (1, 1, 33, 1)])
-def test_widths(backend: str, decay: str, sizes: tuple[int, int, int, int]) -> None:
-    batch, heads, width, dim = sizes
-    inputs = make((batch, heads, 70, width, dim), decay)
-    assert_same(everything(inputs, backend), everything(inputs, "naive"), 1e-11)
-
-
-@pytest.mark.parametrize("backend", EXACT)
-@pytest.mark.parametrize("decay", DECAYS)
-@pytest.mark.parametrize("state", [True, False])
-@pytest.mark.parametrize("strided", [True, False])
-def test_options_and_layouts(backend: str, decay: str, state: bool, strided: bool) -> None:
-    inputs = make((2, 3, 65, 4, 6), decay, state, strided)
-    assert inputs.q.is_contiguous() != strided
-    assert_same(everything(inputs, backend), everything(inputs, "naive"), 1e-11)
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("decay", DECAYS)
 def test_is_the_sum_over_pairs(backend: str, decay: str) -> None:
     inputs = make((2, 2, 50, 4, 6), decay)
-    assert_same(everything(inputs, backend), gradients(by_pairs(inputs), inputs), 1e-11)
+    assert_same(everything(inputs, backend), gradients(by_pairs(inputs), inputs.given()), 1e-11)
 
 
 @pytest.mark.parametrize("decay", DECAYS[1:3])
@@ -139,23 +102,4 @@ def test_all_pairs_of_a_short_sequence(decay: str, length: int) -> None:
     assert log_decay is not None
     read, state = pairs.reader(k, v, log_decay, final=True)
     naive = linear_attention(q, k, v, log_decay, torch.zeros_like(state), "naive")
-    assert_same(gradients((read(q), state), inputs), gradients(naive, inputs), 1e-11)
-
-
-@pytest.mark.parametrize("backend", FAST)
-@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.ci)])
-@pytest.mark.parametrize("decay", DECAYS[1:])
-@pytest.mark.parametrize("case", ["strong", "mixed", "shut"])
-@pytest.mark.parametrize(("length", "state"), [(100, True), (40, False)], ids=["chunks", "pairs"])
-def test_strong_decay(backend: str, dtype: torch.dtype, decay: str, case: str, length: int, state: bool) -> None:
-    """Log decays of -50 and less, where quotients of running products would be 0 / 0, also among decays close to 1."""
-    inputs = make((2, 2, length, 4, 6), decay, state)
-    assert inputs.log_decay is not None
-    strong = torch.full_like(inputs.log_decay, -torch.inf if case == "shut" else -50.0)
-    often = torch.rand(strong.shape, generator=torch.Generator().manual_seed(1)) < 0.2
-    often.view(-1)[0] = True  # also where there are few
-    log_decay = strong if case == "strong" else torch.where(often, strong, -0.01)
-    inputs = inputs._replace(log_decay=log_decay.detach().requires_grad_())
-    exact = [tensor.to(dtype) for tensor in everything(inputs, "naive")]
-    assert all(tensor.isfinite().all() for tensor in exact)
-    assert_same(everything(inputs.to(dtype), backend), exact, 1e-11 if dtype == torch.float64 else 1e-5)
+    assert_same(gradients((read(q), state), inputs.given()), gradients(naive, inputs.given()), 1e-11)

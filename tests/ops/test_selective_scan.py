@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regbench.ops._numba import exp2
 from regbench.ops.selective_scan import cpu, selective_scan
-from tests.helpers.tensors import assert_same, bytes_kept
+from tests.helpers.tensors import assert_same, bytes_kept, gradients
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -63,10 +63,7 @@ def make(
 
 def everything(inputs: Inputs, backend: str) -> list[Tensor]:
     """y, the final state, and the gradient of every input for upstream gradients of both."""
-    y, final = selective_scan(*inputs, backend=backend)
-    generator = torch.Generator().manual_seed(0)
-    upstream = [torch.randn(out.shape, dtype=torch.float64, generator=generator).to(out.dtype) for out in (y, final)]
-    return [y, final, *torch.autograd.grad((y, final), inputs.given(), upstream)]
+    return gradients(selective_scan(*inputs, backend=backend), inputs.given())
 
 
 @pytest.mark.parametrize("backend", EXACT)
@@ -95,8 +92,8 @@ def test_gradients_of_a_sum(dtype: torch.dtype) -> None:
         torch.autograd.grad(selective_scan(*inputs, backend=backend)[0].sum(), inputs.given())
         for backend in [*FAST, "naive"]
     )
-    for gradients in found:
-        assert_same(list(gradients), list(expected), 1e-12 if dtype == torch.float64 else 1e-5)
+    for ours in found:
+        assert_same(list(ours), list(expected), 1e-12 if dtype == torch.float64 else 1e-5)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

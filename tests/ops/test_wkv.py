@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regbench.ops.wkv import WKVState, wkv
-from tests.helpers.tensors import assert_same
+from tests.helpers.tensors import assert_same, gradients
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -57,9 +57,7 @@ def make(batch: int, length: int, dim: int, state: bool = True, size: float = 3.
 def everything(inputs: Inputs, backend: str) -> list[Tensor]:
     """z, the final state, and the gradient of every input for upstream gradients of z and of both sums."""
     z, (a, b, scale) = wkv(*inputs, backend=backend)
-    generator = torch.Generator().manual_seed(0)
-    upstream = [torch.randn(out.shape, dtype=torch.float64, generator=generator).to(out.dtype) for out in (z, a, b)]
-    return [z, a, b, scale, *torch.autograd.grad((z, a, b), inputs.given(), upstream)]
+    return [scale, *gradients((z, a, b), inputs.given())]
 
 
 def by_sums(inputs: Inputs) -> Tensor:
@@ -125,8 +123,8 @@ def test_strided_and_expanded() -> None:
     *found, expected = (
         torch.autograd.grad(wkv(*inputs, backend=backend)[0].sum(), inputs.given()) for backend in [*FAST, "naive"]
     )
-    for gradients in found:
-        assert_same(list(gradients), list(expected), 1e-12)
+    for ours in found:
+        assert_same(list(ours), list(expected), 1e-12)
 
 
 @pytest.mark.parametrize("backend", FAST)

@@ -11,12 +11,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from papers.cost import total_flops
-from regbench.models.build import build, resolve_options
 from regbench.models.model import parameter_count
 from regbench.ops.backend import use_backend
 from regbench.tracks import load_track
-from regbench.utils import registry
 from tests.helpers.cost import training_bytes, training_flops
+from tests.helpers.subjects import built
 
 
 class Two(nn.Module):
@@ -60,8 +59,7 @@ def test_operations_are_two_for_each_product_and_twice_as_many_on_the_way_back()
 
 def test_operations_of_an_lstm_are_counted() -> None:
     """A counter of PyTorch's sees nothing of the fused kernel: two layers of four gates, and what is around them."""
-    cls = registry.load(registry.ARCHITECTURE, "lstm")
-    model = build(cls, resolve_options(cls, {"d_model": 16, "n_layers": 2}), load_track("pfa-small-v1").task.io)
+    model = built("lstm", load_track("pfa-small-v1").task.io, d_model=16, n_layers=2)
     layers = 2 * 2 * 4 * 16 * 32
     per_token = total_flops(model, torch.zeros(1, 50, dtype=torch.long)) / 50
     assert layers < per_token < 3 * parameter_count(model)
@@ -69,8 +67,7 @@ def test_operations_of_an_lstm_are_counted() -> None:
 
 @pytest.mark.parametrize("name", ["gla", "gated_deltanet", "mamba"])
 def test_operations_do_not_depend_on_the_kernel_that_would_run(name: str) -> None:
-    cls = registry.load(registry.ARCHITECTURE, name)
-    model = build(cls, resolve_options(cls, {"d_model": 16, "n_layers": 1}), load_track("pfa-small-v1").task.io)
+    model = built(name, load_track("pfa-small-v1").task.io, d_model=16, n_layers=1)
     tokens = torch.zeros(1, 50, dtype=torch.long)
     counted = total_flops(model, tokens)
     seen = {}

@@ -20,6 +20,7 @@ from regbench.tracks import Track, load_track
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
 from tests.conftest import TINY
+from tests.helpers.typed import refused
 
 PAGE = f"# Page\n\n{BEGIN}\nold\n{END}\n\nMore.\n"
 
@@ -100,12 +101,6 @@ def test_a_difference_that_is_alike_in_every_instance_has_no_number_of_standard_
 # --- The command. ---
 
 
-@pytest.fixture
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-
-
 @pytest.mark.usefixtures("_in_an_empty_folder")
 def test_the_command_prints_and_writes(capsys: pytest.CaptureFixture[str], tiny_file: Path, table: TrackTable) -> None:
     Path("page.md").write_text(PAGE)
@@ -133,11 +128,7 @@ def test_bad_input_is_one_line_before_anything_is_computed(
         ([str(tiny_file), "--write", "gone.md"], "cannot read gone.md: No such file or directory"),
         ([str(tiny_file), "--write", "empty.md"], f"empty.md has no lines '{BEGIN}' and '{END}'"),
     ):
-        assert cli.main(["baselines", *arguments]) == 2
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        assert message in captured.err
-        assert captured.err.count("\n") == 1
+        refused(capsys, ["baselines", *arguments], message)
 
 
 def test_numbers_that_are_not_of_the_schema_are_refused(tmp_path: Path, table: TrackTable) -> None:

@@ -28,24 +28,16 @@ from regbench.utils.errors import UserError
 from regbench.utils.files import read_arrays
 from tests.conftest import drawing
 from tests.helpers.browser import Visit, data_of, needs_chromium, visit
+from tests.helpers.typed import AVERAGE, refused
 
 HOSTILE = "</script><script>problems.push('ran')</script><img src=x onerror=problems.push('ran')>\"'&\u2028"
-PLUGIN = """
-import torch
-import regbench
-
-
-class Average(regbench.Mixer):
-    def forward(self, x):
-        return x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
-"""
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, tiny_file: Path) -> Path:
     """The folder of a run of two seeds."""
     folder = tmp_path_factory.mktemp("report")
-    (folder / "average.py").write_text(PLUGIN)
+    (folder / "average.py").write_text(AVERAGE)
     settings = {"d_model": 8, "training.batch_size": 8, "training.evaluations": 3}
     with drawing():
         regbench.run(str(tiny_file), str(folder / "average.py"), (0, 1), settings=settings, out=folder / "run")
@@ -183,9 +175,8 @@ class TestTheCommand:
         self, finished: Path, tiny_file: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
         before = (finished / "report.html").read_bytes()
-        assert cli.main(["report", *(a.format(run=finished) for a in arguments), "--track", str(tiny_file)]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert message.format(run=finished) in line
+        words = [word.format(run=finished) for word in arguments]
+        refused(capsys, ["report", *words, "--track", str(tiny_file)], message.format(run=finished))
         assert (finished / "report.html").read_bytes() == before
 
     def test_predictions_that_were_not_scored(

@@ -1,4 +1,4 @@
-"""A small mixer in a file, and a quick run of it, for the tests of this folder."""
+"""A quick run of a small mixer, for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -10,23 +10,7 @@ import pytest
 
 import regbench
 
-PLUGIN = """
-import torch
-import regbench
-
-
-class Average(regbench.Mixer):
-    def forward(self, x):
-        return x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
-"""
 QUICK = {"d_model": 8, "training.batch_size": 8, "training.evaluations": 3}
-
-
-@pytest.fixture
-def plugin(tmp_path: Path) -> Path:
-    path = tmp_path / "average.py"
-    path.write_text(PLUGIN)
-    return path
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ import regbench
 from regbench import runner
 from regbench.utils.errors import UserError
 from tests.conftest import TINY
-from tests.runner.conftest import PLUGIN, QUICK
+from tests.helpers.typed import AVERAGE
+from tests.runner.conftest import QUICK
 
 
 class TestRefusals:
@@ -73,7 +74,7 @@ class TestRefusals:
         self, go: Callable[..., regbench.Result], tmp_path: Path, forward: str, message: str
     ) -> None:
         peeks = tmp_path / "peeks.py"
-        peeks.write_text(PLUGIN.replace("x.cumsum(1)", forward))
+        peeks.write_text(AVERAGE.replace("x.cumsum(1)", forward))
         with pytest.raises(UserError, match=message):
             go(arch=str(peeks))
         assert not (tmp_path / "out").exists()
@@ -243,6 +244,6 @@ class TestRefusals:
             patch.setattr(runner.train, "_score", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 go()
-        plugin.write_text(PLUGIN + "# edited\n")
+        plugin.write_text(AVERAGE + "# edited\n")
         with pytest.raises(UserError, match="seed-0 has begun before the architecture's code changed"):
             regbench.resume(tmp_path / "out")

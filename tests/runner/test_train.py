@@ -29,14 +29,15 @@ from regbench.training.progress import Reporter
 from regbench.utils.errors import UserError
 from tests.conftest import MARKOV, TINY
 from tests.helpers.sweeps import Heard
-from tests.runner.conftest import PLUGIN, QUICK
+from tests.helpers.typed import AVERAGE
+from tests.runner.conftest import QUICK
 
 
 @pytest.fixture(scope="module")
 def whole(tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> regbench.Result:
     """A run of two seeds that nothing interrupted."""
     folder = tmp_path_factory.mktemp("whole")
-    (folder / "average.py").write_text(PLUGIN)
+    (folder / "average.py").write_text(AVERAGE)
     return regbench.run(str(tiny_file), str(folder / "average.py"), (0, 1), settings=QUICK, out=folder / "out")
 
 
@@ -69,7 +70,7 @@ def test_a_class_is_run_as_a_file_is(whole: regbench.Result, tiny_file: Path, tm
 
 def test_a_run_takes_what_python_has(whole: regbench.Result, tiny: Track, tiny_file: Path, tmp_path: Path) -> None:
     """A loaded track, a path, and numbers of NumPy. The caller's generator and threads are as before."""
-    (tmp_path / "average.py").write_text(PLUGIN)
+    (tmp_path / "average.py").write_text(AVERAGE)
     settings = QUICK | {"d_model": np.int64(8), "training.batch_size": np.int64(8)}
     torch.manual_seed(7)
     before = torch.get_rng_state(), torch.get_num_threads()
@@ -252,12 +253,12 @@ class TestWhatChangedSinceASeedWasFinished:
     def test_the_architecture(self, go: Callable[..., regbench.Result], tmp_path: Path, plugin: Path) -> None:
         self.killed(go)
         kept = (tmp_path / "out" / "seed-0" / "scores.json").read_bytes()
-        plugin.write_text(PLUGIN.replace("x.cumsum(1)", "2 * x.cumsum(1)"))
+        plugin.write_text(AVERAGE.replace("x.cumsum(1)", "2 * x.cumsum(1)"))
         with pytest.raises(UserError, match="seed-0 has begun before the architecture's code changed") as caught:
             regbench.resume(tmp_path / "out")
         assert "\n" not in str(caught.value)
         assert (tmp_path / "out" / "seed-0" / "scores.json").read_bytes() == kept
-        plugin.write_text(PLUGIN)  # as it says: the change undone, it goes on
+        plugin.write_text(AVERAGE)  # as it says: the change undone, it goes on
         assert [seed.seed for seed in regbench.resume(tmp_path / "out").seeds] == [0, 1]
 
     def test_the_options_of_a_run_that_was_finished(self, go: Callable[..., regbench.Result], tmp_path: Path) -> None:
@@ -312,7 +313,7 @@ class TestWhatChangedSinceASeedWasFinished:
         (out / "result.json").unlink(missing_ok=True)
         config = out / "config.yaml"
         config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | {"seeds": [0, 1]}))
-        plugin.write_text(PLUGIN.replace("x.cumsum(1)", "2 * x.cumsum(1)"))
+        plugin.write_text(AVERAGE.replace("x.cumsum(1)", "2 * x.cumsum(1)"))
         for begin in (regbench.resume, lambda folder: run_seeds(folder, 1, Heard())):
             with pytest.raises(UserError, match="seed-1 has begun before the architecture's code"):
                 begin(out)

@@ -10,6 +10,7 @@ import yaml
 
 from regbench.sweeps.file import SweepFile, read_sweep, settings_of
 from regbench.utils.errors import UserError
+from tests.helpers.documents import ROOT
 
 GOOD: dict[str, Any] = {
     "track": "pfa-small-v1",
@@ -32,7 +33,7 @@ def test_numbers_as_people_write_them(tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_documentation(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
     example = text.split("```yaml\n")[1].split("```")[0]
     sweep = read(tmp_path, example)
     assert sweep.select is not None

@@ -13,9 +13,11 @@ from regbench.sweeps.grid import Group, expand, shown
 from regbench.sweeps.sweep import Sweep
 from regbench.utils.errors import UserError
 from tests.conftest import TINY
-from tests.helpers.sweeps import AVERAGE
+from tests.helpers.documents import ROOT
+from tests.helpers.typed import AVERAGE
 
-SWEEPS = sorted((Path(__file__).resolve().parents[2] / "sweeps").glob("*.yaml"))
+RATES = {"training.learning_rate": [1e-3, 5e-3]}
+SWEEPS = sorted((ROOT / "sweeps").glob("*.yaml"))
 
 
 def groups_of(track: Path | str | list[str], **changes: Any) -> list[Group]:
@@ -27,6 +29,11 @@ def groups_of(track: Path | str | list[str], **changes: Any) -> list[Group]:
         "seeds": [0, 1, 2],
     }
     return expand(SweepFile(**{k: v for k, v in (content | changes).items() if v is not None}))
+
+
+def points_of(track: Path | str | list[str], select: dict[str, Any] | None = None, **grid: Any) -> list[Group]:
+    """Groups of the LSTM where it is the only architecture."""
+    return groups_of(track, grid={"arch": ["lstm"], **grid}, options_of={}, select=select)
 
 
 def test_what_a_grid_comes_to(tiny_file: Path) -> None:
@@ -55,54 +62,34 @@ def test_without_select_every_point_stands_alone(tiny_file: Path) -> None:
 
 
 def test_one_point_has_nothing_to_choose(tiny_file: Path) -> None:
-    (group,) = groups_of(
-        tiny_file, grid={"arch": ["lstm"], "training.learning_rate": [1e-3]}, options_of={}, select=None
-    )
-    assert group.trials == ()
-    over = {"over": ["training.learning_rate"]}
-    (group,) = groups_of(
-        tiny_file, grid={"arch": ["lstm"], "training.learning_rate": [1e-3]}, options_of={}, select=over
-    )
-    assert group.trials == ()
+    for select in (None, {"over": ["training.learning_rate"]}):
+        (group,) = points_of(tiny_file, select, **{"training.learning_rate": [1e-3]})
+        assert group.trials == ()
 
 
 def test_points_that_come_to_the_same_are_one(tiny_file: Path) -> None:
     """The default width, said or not, as a number or as text; they count as one trial."""
-    grid = {"arch": ["lstm"], "d_model": [64, "64", 32]}
-    (group,) = groups_of(tiny_file, grid=grid, options_of={}, select={"over": ["d_model"]})
+    (group,) = points_of(tiny_file, {"over": ["d_model"]}, d_model=[64, "64", 32])
     assert len(group.trials) == 2
-    (said,) = groups_of(tiny_file, grid={"arch": ["lstm"], "d_model": [64]}, options_of={}, select=None)
-    (unsaid,) = groups_of(tiny_file, grid={"arch": ["lstm"]}, options_of={}, select=None)
+    (said,), (unsaid,) = points_of(tiny_file, d_model=[64]), points_of(tiny_file)
     assert said.first.digest == unsaid.first.digest == group.points[0].digest
-    budgets = {"arch": ["lstm"], "training.train_tokens": [None, 6000, 3000]}
-    assert len(groups_of(tiny_file, grid=budgets, options_of={}, select=None)) == 2, (
-        "nothing chosen, the whole budget twice"
-    )
+    budgets = {"training.train_tokens": [None, 6000, 3000]}
+    assert len(points_of(tiny_file, **budgets)) == 2, "nothing chosen, the whole budget twice"
 
 
 def test_trials_may_be_trained_otherwise(tiny_file: Path) -> None:
     over = ["training.learning_rate"]
-    (group,) = groups_of(
-        tiny_file,
-        grid={"arch": ["lstm"], "training.learning_rate": [1e-3, 5e-3]},
-        options_of={},
-        select={"over": over, "with": {"training.train_tokens": 3000}},
-    )
+    (group,) = points_of(tiny_file, {"over": over, "with": {"training.train_tokens": 3000}}, **RATES)
     assert [cell.point.settings["training.train_tokens"] for cell in group.trials] == [3000, 3000]
     assert "training.train_tokens" not in group.points[0].settings
     assert group.trials[0].point.digest != group.points[0].digest
     # The whole budget, said or not, is one configuration: its trial is a seed of what is chosen.
-    (group,) = groups_of(
-        tiny_file,
-        grid={"arch": ["lstm"], "training.learning_rate": [1e-3, 5e-3]},
-        options_of={},
-        select={"over": over, "with": {"training.train_tokens": 6000}},
-    )
+    (group,) = points_of(tiny_file, {"over": over, "with": {"training.train_tokens": 6000}}, **RATES)
     assert group.trials[0].point.digest == group.points[0].digest
 
 
 def test_the_first_so_many_instances(tiny_file: Path) -> None:
-    groups = groups_of(tiny_file, grid={"arch": ["lstm"], "train_instances": [20, 60]}, options_of={}, select=None)
+    groups = points_of(tiny_file, train_instances=[20, 60])
     assert [group.first.training.train_instances for group in groups] == [20, 60]
     assert groups[0].first.config((0,)).settings == {"training.train_instances": 20}
 
@@ -114,7 +101,7 @@ def test_an_edited_source_or_track_is_another_cell(tmp_path: Path) -> None:
     track.write_text(yaml.safe_dump(TINY))
 
     def digests() -> tuple[str, str]:
-        (group,) = groups_of(track, grid={"arch": [str(source)]}, options_of={}, select=None)
+        (group,) = points_of(track, arch=[str(source)])
         return group.first.digest, group.key
 
     first = digests()
@@ -171,13 +158,13 @@ def test_two_tracks_of_one_name(tiny_file: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     other.write_text(tiny_file.read_text())
     with pytest.raises(UserError, match=r"tiny-v1\.yaml and .*other\.yaml are both called 'tiny-v1'"):
-        groups_of([str(tiny_file), str(other)], grid={"arch": ["lstm"]}, options_of={}, select=None)
+        points_of([str(tiny_file), str(other)])
 
 
 def test_two_architectures_of_one_name(tiny_file: Path, tmp_path: Path) -> None:
     (tmp_path / "lstm.py").write_text(AVERAGE)
     with pytest.raises(UserError, match=r"lstm and .*lstm.py are both called 'lstm'"):
-        groups_of(tiny_file, grid={"arch": ["lstm", str(tmp_path / "lstm.py")]}, options_of={}, select=None)
+        points_of(tiny_file, arch=["lstm", str(tmp_path / "lstm.py")])
 
 
 @pytest.mark.parametrize("value", [1, 0.1, 0.0025, 1e-5, 1 / 3, "none", True, [1, 2], []])

@@ -24,6 +24,8 @@ from regbench.utils.errors import UserError
 from regbench.utils.files import exclusive
 from tests.helpers.sweeps import Heard, InProcess, write_sweep
 
+SHORTER = {"over": ["training.learning_rate"], "with": {"training.train_tokens": 1000}}
+"""Trials of fewer tokens than what is chosen."""
 Work = Callable[[Job, Path, Callable[[Note], None]], Ended]
 
 
@@ -67,11 +69,11 @@ def sweep(tmp_path: Path, tiny_file: Path) -> Callable[..., Sweep]:
     return lambda **changes: Sweep.read(write_sweep(tmp_path, tiny_file, **changes))
 
 
-def go(sweep: Sweep, out: Path, work: Work) -> tuple[Heard, Schedule]:
+def go(sweep: Sweep, out: Path, work: Work, engine: Callable[[Work], InProcess] = InProcess) -> tuple[Heard, Schedule]:
     heard, folder = Heard(), SweepFolder(out)
     with folder.held():
         folder.begin(sweep.file, sweep.groups)
-        schedule = Schedule(folder, sweep.groups, InProcess(work), heard)
+        schedule = Schedule(folder, sweep.groups, engine(work), heard)
         schedule.run()
     return heard, schedule
 
@@ -103,8 +105,7 @@ def test_the_chosen_trial_is_the_first_seed(sweep: Callable[..., Sweep], tmp_pat
         action: {j.folder for j in heard.jobs if j.action == action and j.seed == 0} for action in ("train", "score")
     }
     assert folders["score"] < folders["train"]
-    select = {"over": ["training.learning_rate"], "with": {"training.train_tokens": 1000}}
-    heard, _ = go(sweep(select=select), tmp_path / "other", made_up())
+    heard, _ = go(sweep(select=SHORTER), tmp_path / "other", made_up())
     folders = {
         action: {j.folder for j in heard.jobs if j.action == action and j.seed == 0} for action in ("train", "score")
     }
@@ -212,7 +213,6 @@ def test_a_seed_that_fails_leaves_no_run(sweep: Callable[..., Sweep], tmp_path: 
 def test_the_first_run_of_a_track_scores_its_baselines_alone(sweep: Callable[..., Sweep], tmp_path: Path) -> None:
     """Others of that track wait, so that no two processes compute the same."""
     finishing = 0
-    heard, folder = Heard(), SweepFolder(tmp_path / "out")
 
     class Many(InProcess):
         def free(self) -> int:
@@ -230,10 +230,7 @@ def test_the_first_run_of_a_track_scores_its_baselines_alone(sweep: Callable[...
             finishing -= sum(job.action == "finish" for job, event in ended if isinstance(event, Ended))
             return ended
 
-    made = sweep()
-    with folder.held():
-        folder.begin(made.file, made.groups)
-        Schedule(folder, made.groups, Many(made_up()), heard).run()
+    heard, _ = go(sweep(), tmp_path / "out", made_up(), Many)
     assert [job.action for job in heard.jobs].count("finish") == 2
 
 
@@ -250,13 +247,8 @@ def test_groups_may_share_a_cell(sweep: Callable[..., Sweep], tmp_path: Path) ->
         seeds=[0],
     )
     for width in (1, 4):
-        heard, folder = Heard(), SweepFolder(tmp_path / f"out-{width}")
-        engine = InProcess(made_up())
-        engine.free = lambda engine=engine, width=width: width - len(engine._queue)  # type: ignore[method-assign, misc]
-        with folder.held():
-            folder.begin(made.file, made.groups)
-            schedule = Schedule(folder, made.groups, engine, heard)
-            schedule.run()
+        engine = type("Wide", (InProcess,), {"free": lambda self, width=width: width - len(self._queue)})
+        heard, schedule = go(made, tmp_path / f"out-{width}", made_up(), engine)
         cells = [(job.action, job.folder) for job in heard.jobs if job.seed is not None]
         assert len(set(cells)) == len(cells) == 4
         assert len(schedule.finished) == 2
@@ -279,28 +271,23 @@ class TestTheFolder:
         with pytest.raises(UserError, match=r"out was begun by regbench 9\.\S+, and this is \S+; choose another --out"):
             go(sweep(), tmp_path / "out", made_up())
 
-    def test_trials_that_were_made_count(self, sweep: Callable[..., Sweep], tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("searched", "alone"),
+        [
+            ({}, {}),
+            ({}, {"select": None}),  # a group of its own, whose weights are those of a trial among others
+            ({"select": SHORTER}, {"select": None}),  # other cells than those of the winner
+        ],
+    )
+    def test_trials_that_were_made_count(
+        self, sweep: Callable[..., Sweep], tmp_path: Path, searched: dict[str, Any], alone: dict[str, Any]
+    ) -> None:
         """Nobody runs the winner alone in the folder of its search, as if it were the only trial."""
-        go(sweep(), tmp_path / "out", made_up())
-        alone = {"arch": [str(tmp_path / "average.py")], "n_layers": [1, 2], "training.learning_rate": [1e-2]}
-        go(sweep(grid=alone | {"n_layers": [3]}), tmp_path / "out", made_up())  # of another group: they still count
-        with pytest.raises(UserError, match="was begun with other trials for average n_layers=1, and they count"):
-            go(sweep(grid=alone), tmp_path / "out", made_up())
-
-    def test_trials_count_for_a_cell_without_select_too(self, sweep: Callable[..., Sweep], tmp_path: Path) -> None:
-        """Without `select` the winner is a group of its own. Its weights are those of a trial among others."""
-        go(sweep(), tmp_path / "out", made_up())
+        go(sweep(**searched), tmp_path / "out", made_up())
         winner = {"arch": [str(tmp_path / "average.py")], "n_layers": [1], "training.learning_rate": [1e-2]}
-        with pytest.raises(UserError, match="was begun with other trials for average .*, and they count"):
-            go(sweep(grid=winner, select=None), tmp_path / "out", made_up())
-
-    def test_trials_of_a_shorter_training_count_too(self, sweep: Callable[..., Sweep], tmp_path: Path) -> None:
-        """They are other cells than those of the winner."""
-        rates = {"by": "validation", "over": ["training.learning_rate"], "with": {"training.train_tokens": 1000}}
-        go(sweep(select=rates), tmp_path / "out", made_up())
-        winner = {"arch": [str(tmp_path / "average.py")], "n_layers": [1], "training.learning_rate": [1e-2]}
-        with pytest.raises(UserError, match="was begun with other trials for average .*, and they count"):
-            go(sweep(grid=winner, select=None), tmp_path / "out", made_up())
+        go(sweep(grid=winner | {"n_layers": [3]}), tmp_path / "out", made_up())  # of another group: they still count
+        with pytest.raises(UserError, match="was begun with other trials for average .*n_layers=1.*, and they count"):
+            go(sweep(grid=winner, **alone), tmp_path / "out", made_up())
 
     def test_more_groups_may_join(self, sweep: Callable[..., Sweep], tmp_path: Path) -> None:
         go(sweep(), tmp_path / "out", made_up())

@@ -25,7 +25,8 @@ from regbench.tracks import Track
 from regbench.training.checkpoint import load_tensors
 from regbench.utils.errors import UserError
 from tests.conftest import TINY
-from tests.helpers.sweeps import AVERAGE, BASE, Heard, InProcess, write_sweep
+from tests.helpers.sweeps import BASE, Heard, InProcess, write_sweep
+from tests.helpers.typed import AVERAGE
 
 DIVERGES = """
 import regbench

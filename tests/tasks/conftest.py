@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from tests.data.text.conftest import write_corpus
-from tests.helpers.documents import blocks
+from tests.helpers.documents import ROOT, blocks
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "own-task.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "own-task.md").read_text(encoding="utf-8")
 SMALLER = {"train: 5000": "train: 60", "validation: 100": "validation: 10", "test: 200": "test: 20"}
 
 

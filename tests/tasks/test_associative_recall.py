@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regbench.data.instances import Instances
 from regbench.metrics.scores import score
 from regbench.tasks.associative_recall import AssociativeRecall, AssociativeRecallParameters
 from regbench.tasks.base import Splits
@@ -16,16 +15,6 @@ SPLITS = Splits(train=60, validation=10, test=30, seed=0)
 CROWDED = AssociativeRecall(AssociativeRecallParameters(n_keys=2, n_values=4, n_pairs=6))  # 16 maps in all
 
 
-def written(task: AssociativeRecall, text: str, values: str) -> Instances:
-    """One instance as in the module's example: what it shows, and all keys' values; scored as its progress is."""
-    token = {name: number for number, name in enumerate(task.io.names)}
-    n_keys = task.parameters.n_keys
-    tokens = np.array([[token[name] for name in text.split()]], np.uint8)
-    truth = {"values": np.array([[n_keys + int(value) for value in values.split()]], np.uint8)}
-    bare = Instances(tokens, np.array([tokens.shape[1]]), np.zeros(tokens.shape, np.bool_), "by hand", truth)
-    return Instances(tokens, bare.lengths, task.progress(bare) >= 0, "by hand", truth)
-
-
 def read_slowly(names: list[str]) -> list[int]:
     """The progress of a sequence of names, from the definition: -1 but at values whose key has occurred."""
     pairs = [*zip(names[:-3:2], names[1:-3:2], strict=True), (names[-2], names[-1])]
@@ -34,18 +23,6 @@ def read_slowly(names: list[str]) -> list[int]:
         before = [j for j in range(i) if pairs[j][0] == key]
         found += [-1, i - max(before) - 1 if before else -1]
     return [*found[:-2], -1, *found[-2:]]  # the query stands before the last pair
-
-
-def test_the_example_of_the_module() -> None:
-    task = AssociativeRecall(AssociativeRecallParameters(n_keys=3, n_values=2, n_pairs=5))
-    one = written(task, "a 1 c 1 a 1 a 1 c 1 ? c 1", values="1 0 1")
-    assert task.progress(one)[0].tolist() == [-1, -1, -1, -1, -1, 1, -1, 0, -1, 2, -1, -1, 0]
-    assert np.flatnonzero(one.scored[0]).tolist() == [5, 7, 9, 12]
-    assert np.flatnonzero(task.groups(one)["final"][0]).tolist() == [12]
-    truth = task.truth(one)[0]
-    assert (truth[one.scored[0]] == np.eye(7)[4]).all()  # 1, behind a, b, c and 0
-    assert (truth[~one.scored[0]] == 0).all()
-    assert (task.io.vocab_size, task.io.separator, task.io.max_length) == (7, 6, 13)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from math import prod
 import numpy as np
 import pytest
 
-from regbench.data.instances import Instances
 from regbench.metrics.scores import score
 from regbench.tasks.base import Splits
 from regbench.tasks.bigram import Bigram, BigramParameters, trigger_weights
@@ -19,19 +18,6 @@ PAPER = Bigram(BigramParameters())
 SMALL = Bigram(BigramParameters(n_symbols=12, n_triggers=3, length=40))
 FIXED = Bigram(BigramParameters(n_symbols=12, n_triggers=3, length=40, triggers="fixed"))
 SPLITS = Splits(train=60, validation=10, test=30, seed=0)
-
-
-def written(text: str, pairs: dict[str, str]) -> tuple[Bigram, Instances]:
-    """The task of 26 letters, and one instance of it, written by hand; pairs: triggers and outputs."""
-    task = Bigram(BigramParameters(n_symbols=26, n_triggers=len(pairs), length=len(text)))
-    letters = task.io.names.index
-    truth = {
-        "triggers": np.array([[letters(c) for c in pairs]], np.uint8),
-        "outputs": np.array([[letters(c) for c in pairs.values()]], np.uint8),
-    }
-    tokens = np.array([[letters(c) for c in text]], np.uint8)
-    whole = Instances(tokens, np.array([len(text)]), np.ones(tokens.shape, np.bool_), "by hand", truth)
-    return task, whole
 
 
 def deviates(counts: np.ndarray, expected: np.ndarray) -> float:
@@ -152,22 +138,6 @@ def test_fixed_triggers_are_the_most_frequent_symbols() -> None:
 # --- Groups, progress and truth. ---
 
 
-def test_the_modules_own_example() -> None:
-    task, instances = written("sinethoxaretunox", {"e": "t", "o": "x"})
-    groups = task.groups(instances)
-    assert np.flatnonzero(groups["in_context"][0]).tolist() == [11, 15]
-    first_outputs = [4, 7]
-    assert np.flatnonzero(~groups["in_context"][0] & ~groups["global"][0]).tolist() == first_outputs
-    #                                             s  i  n  e  t  h  o  x  a  r  e  t  u  n  o  x
-    assert task.progress(instances)[0].tolist() == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1]
-    matrix, marginal = bigrams(26, 0)
-    truth = task.truth(instances)[0]
-    np.testing.assert_array_equal(truth[0, :26], marginal)
-    np.testing.assert_array_equal(truth[14, :26], matrix[13])
-    assert truth[11, 19] == truth[15, 23] == 1.0
-    assert task.identities(instances) == [bytes([4, 14, 19, 23])]
-
-
 @pytest.mark.parametrize("task", [PAPER, SMALL, FIXED], ids=["paper", "small", "fixed"])
 def test_truth_is_the_definition(task: Bigram) -> None:
     """By a twin that reads each sequence symbol by symbol."""
@@ -192,6 +162,8 @@ def test_truth_is_the_definition(task: Bigram) -> None:
             assert groups["global"][n, t] == (before not in rule)
             seen.append(token)
     np.testing.assert_allclose(truth.sum(-1), instances.scored, atol=1e-14)
+    contents = zip(*(instances.truth[k].astype(np.uint8) for k in ("triggers", "outputs")), strict=True)
+    assert task.identities(instances) == [bytes(np.concatenate(pair)) for pair in contents]
     np.testing.assert_array_equal(task.truth(instances[3:7]), truth[3:7])
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -14,8 +12,9 @@ from regbench.data.rng import between, stream
 from regbench.tasks.automata import _canonical, _draw, sample_automata
 from regbench.tasks.pfa import PFA, _sample_strings
 from regbench.tracks import load_track
+from tests.helpers.documents import ROOT
 
-TABLE = (Path(__file__).resolve().parents[2] / "baselines" / "README.md").read_text(encoding="utf-8")
+TABLE = (ROOT / "baselines" / "README.md").read_text(encoding="utf-8")
 
 
 def draw(task: PFA, seed: int, place: int) -> tuple[NDArray[np.int8], int]:

@@ -8,29 +8,12 @@ import math
 import numpy as np
 import pytest
 
-from regbench.data.instances import Instances
 from regbench.metrics.scores import score_chance
 from regbench.tasks.base import Splits
 from regbench.tasks.mqar import MQAR, MQARParameters, slot_weights
 from regbench.utils.errors import UserError
 
 SMALL = MQAR(MQARParameters(vocabulary=20, n_pairs=3, n_queries=5, length=24, power=0.5))
-
-
-def test_the_example_of_the_module() -> None:
-    """Three pairs and eight slots; k0 stands for a, and so on."""
-    task = MQAR(MQARParameters(vocabulary=20, n_pairs=3, n_queries=3, length=22))
-    number = {name: i for i, name in enumerate(task.io.names)}
-    text = "k0 v3 k1 v1 k2 v7 . . k1 v1 . . . . k2 v7 . . . . k1 v1"
-    tokens = np.array([[number[name] for name in text.split()]], np.uint8)
-    one = Instances.unpadded(tokens, np.zeros(tokens.shape, np.bool_), "by hand", {})
-    scored = task._queried(tokens)
-    assert np.flatnonzero(scored[0]).tolist() == [9, 15, 21]
-    one = Instances(tokens, one.lengths, scored, "by hand")
-    assert task.progress(one)[0][scored[0]].tolist() == [2, 4, 5]
-    truth = task.truth(one)[0]
-    assert [task.io.names[i] for i in truth[scored[0]].argmax(-1)] == ["v1", "v7", "v1"]
-    assert (truth.sum(-1) == scored[0]).all()
 
 
 @pytest.mark.parametrize(

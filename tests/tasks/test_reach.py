@@ -270,22 +270,6 @@ def test_the_chance_of_arithmetic_is_that_of_its_values(brackets: bool) -> None:
     assert (task.chance(train)[task._count(train) == 1] == 0.2).all()
 
 
-def test_the_examples_of_modular_arithmetic() -> None:
-    for text, answers, brackets in (
-        ("3 ? * 4 ? + 1 ? - 2 ?", "3231", False),
-        ("( 3 - ( 4 * 4 ) ? ) ?", "12", True),
-    ):
-        task = made(ModularArithmetic, {"sizes": (2, 4), "brackets": brackets})
-        tokens = np.array([[task.io.names.index(word) for word in text.split()]], np.uint8)
-        scored = tokens == task.io.names.index("?")
-        one = Instances.unpadded(tokens, scored, "by hand", {})
-        said = words(task, one, 0)
-        asked = iter(answers)
-        said = [(name, next(asked) if name == "?" else None) for name, _ in said]
-        read_arithmetic(said, task.parameters)
-        assert task._count(one)[scored].tolist() == ([1, 2, 3, 4] if not brackets else [2, 3])
-
-
 def test_answers_that_are_not_shown_stand_nowhere_in_the_prompt() -> None:
     """And they are part of the fingerprint."""
     from dataclasses import replace

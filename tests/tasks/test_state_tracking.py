@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from baselines.oracle import Oracle
-from regbench.data.instances import Instances
 from regbench.metrics.metric import metrics_of
 from regbench.metrics.scores import score, score_chance
 from regbench.models.predictor import predict_in_batches
@@ -19,14 +18,6 @@ SMALL = StateTracking(StateTrackingParameters(groups=("parity", "s3", "z5"), len
 
 def task_of(*groups: str, length: int = 16, test_length: int = 48) -> StateTracking:
     return StateTracking(StateTrackingParameters(groups=groups, length=length, test_length=test_length))
-
-
-def by_hand(task: StateTracking, text: str) -> Instances:
-    """An instance from the names of its tokens; every name of a state is scored."""
-    number = {name: i for i, name in enumerate(task.io.names)}
-    tokens = np.array([[number[name] for name in text.split()]], np.uint8)
-    scored = np.array([["=" in name for name in text.split()]])
-    return Instances.unpadded(tokens, scored, "by hand", {})
 
 
 def followed(names: list[str]) -> list[tuple[int, str]]:
@@ -51,21 +42,6 @@ def followed(names: list[str]) -> list[tuple[int, str]]:
     return found
 
 
-def test_the_example_of_the_module() -> None:
-    one = by_hand(
-        task_of("parity"),
-        "parity:1 parity:1 parity:0 parity:1 parity=1 parity:0 parity=1 parity:1 parity:0 parity=0",
-    )
-    task = task_of("parity", length=2, test_length=10)
-    assert task.progress(one)[0].tolist() == [-1, -1, -1, -1, 4, -1, 1, -1, -1, 2]
-    truth = task.truth(one)[0]
-    assert (truth[one.scored[0]].argmax(-1) == one.tokens[0][one.scored[0]]).all()
-    assert (truth.sum(-1) == one.scored[0]).all()
-    groups = task.groups(one)
-    assert np.flatnonzero(groups["longer"][0]).tolist() == [4, 9]  # at least 2 symbols: beyond any run in 2 tokens
-    assert np.array_equal(groups["parity"], groups["longer"])
-
-
 @pytest.mark.parametrize(
     "groups", [("parity",), ("z7", "a4"), ("s3-swaps", "parity"), ("a5", "s5-swaps"), ("s5", "s4")]
 )
@@ -76,6 +52,7 @@ def test_instances_are_what_the_definition_says(groups: tuple[str, ...]) -> None
         progress, truth = task.progress(instances), task.truth(instances)
         assert instances.tokens.shape == (SPLITS.size(split), length)
         assert (instances.lengths == length).all()
+        assert np.array_equal(task.groups(instances)["longer"], progress >= 16), "no run of training has 16 symbols"
         for row in range(len(instances)):
             names = [task.io.names[token] for token in instances.tokens[row]]
             (group,) = {name.replace("=", ":").split(":")[0] for name in names}

@@ -18,6 +18,7 @@ from regbench.models.model import shift_in
 from regbench.tracks import Track, load_track
 from regbench.tracks.parquet import write_parquet
 from regbench.utils.errors import UserError
+from tests.helpers.typed import refused
 
 
 @pytest.fixture(params=["tokens", "vectors"])
@@ -85,11 +86,9 @@ def test_the_command_writes_them(tiny_file: Path, tmp_path: Path, capsys: pytest
     assert cli.main(["data", str(tiny_file), "--to", str(folder)]) == 0
     files = ["train.parquet", "validation.parquet", "test.parquet", "README.md"]
     assert capsys.readouterr().out.splitlines() == [str(folder / name) for name in files]
-    assert cli.main(["data", str(tiny_file), "--to", str(folder)]) == 2
-    assert capsys.readouterr().err == f"regbench: {folder} is not empty; choose a new folder\n"
+    refused(capsys, ["data", str(tiny_file), "--to", str(folder)], f"{folder} is not empty; choose a new folder\n")
     (tmp_path / "file").touch()
-    assert cli.main(["data", str(tiny_file), "--to", str(tmp_path / "file")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    refused(capsys, ["data", str(tiny_file), "--to", str(tmp_path / "file")], "file")
 
 
 def test_a_missing_package_is_named(tiny: Track, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,10 +63,7 @@ def test_wrong_suites_are_refused_in_one_line(content: object, message: str, tmp
     assert "mine.yaml" in str(said.value)
 
 
-def test_an_unknown_suite_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UserError, match="unknown suite 'quik'; did you mean 'quick'"):
-        load_suite("quik")
-    with pytest.raises(
-        UserError, match=r"unknown suite 'zzz' \(give a suite of your own by its YAML file\); known: mad"
-    ):
+def test_an_unknown_suite_is_refused_with_those_that_are_known() -> None:
+    known = r"unknown suite 'zzz' \(give a suite of your own by its YAML file\); known: mad"
+    with pytest.raises(UserError, match=known):
         load_suite("zzz")

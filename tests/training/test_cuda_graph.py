@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from regbench.models.build import build, resolve_options
 from regbench.models.mixer import Mixer
 from regbench.models.model import Model
 from regbench.tasks.base import IO, TokenIO, VectorIO
@@ -23,6 +22,7 @@ from regbench.training.progress import Reporter
 from regbench.training.step import gradients, make_optimizer
 from regbench.training.trainer import Trainer
 from regbench.utils import registry
+from tests.helpers.subjects import built
 from tests.training.conftest import Recency
 
 TOKENS = TokenIO(vocab_size=9, separator=8, max_length=24, names=tuple("abcdefgh|"))
@@ -75,8 +75,8 @@ class Waits(Recency):
 
 
 def made(cls: type[Mixer], io: IO = TOKENS, **options: object) -> Model:
-    torch.manual_seed(0)
-    return build(cls, resolve_options(cls, {"d_model": 16, "n_layers": 1, "dropout": 0.0} | options), io).train()
+    model: Model = built(cls, io, **{"d_model": 16, "n_layers": 1, "dropout": 0.0, **options})
+    return model.train()
 
 
 def batch(io: IO, size: int, length: int, device: torch.device = GPU) -> tuple[Tensor, Tensor]:
@@ -115,8 +115,7 @@ def test_what_python_keeps_tells_a_model_that_cannot_be_replayed(cls: type[Mixer
 @pytest.mark.parametrize("name", registry.entries(registry.ARCHITECTURE))
 def test_no_built_in_keeps_anything(name: str) -> None:
     """A step of the first batch of a shape may make what is kept, such as positions; the second may not."""
-    cls = registry.load(registry.ARCHITECTURE, name)
-    model, inputs = build(cls, resolve_options(cls, {}), TOKENS).train(), batch(TOKENS, 2, 8, CPU)
+    model, inputs = built(name, TOKENS).train(), batch(TOKENS, 2, 8, CPU)
     gradients(model, inputs, OPTIONS)
     before = kept_by_python(model)
     gradients(model, inputs, OPTIONS)

@@ -22,11 +22,11 @@ from regbench.training.options import TrainingOptions
 from regbench.training.parts import PartedGradients, gradients_on
 from regbench.training.step import Gradients, gradients, make_optimizer, train_step
 from regbench.utils import registry
+from tests.helpers.documents import ROOT
 from tests.helpers.processes import wait_until
 from tests.training.conftest import Recency
 from tests.training.test_cuda_graph import CPU, TOKENS, VECTORS, Chance, Counts, Rebinds, batch, made
 
-ROOT = Path(__file__).parents[2]
 OPTIONS = TrainingOptions(optimizer="sgd", learning_rate=0.1)
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone"),

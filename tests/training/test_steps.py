@@ -7,7 +7,6 @@ import pytest
 
 from regbench.training.options import TrainingOptions
 from regbench.training.trainer import TrainingSteps, training_steps
-from regbench.utils.errors import UserError
 
 LENGTHS = np.random.default_rng(0).integers(5, 50, 100)
 
@@ -47,13 +46,3 @@ def test_epochs_end_it_before_the_budget_does() -> None:
     assert sorted(np.concatenate([rows for _, rows in plan]).tolist()) == sorted([*range(100), *range(100)])
     short = list(training_steps(LENGTHS, options, 3000, seed=0))
     assert sum(tokens for tokens, _ in short) <= 3000
-
-
-def test_more_than_the_budget_is_refused() -> None:
-    with pytest.raises(UserError, match=r"train_tokens \(2,000\) is above the track's budget of 1,000"):
-        list(training_steps(LENGTHS, TrainingOptions(train_tokens=2000), 1000, seed=0))
-
-
-def test_less_than_a_batch_is_refused() -> None:
-    with pytest.raises(UserError, match="10 training tokens are less than one batch"):
-        list(training_steps(LENGTHS, TrainingOptions(), 10, seed=0))

@@ -219,12 +219,8 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, content: str, suffix:
 
 
 def test_unknown_names_suggest_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="unknown architecture 'manba'; did you mean 'mamba'"):
-        registry.load(ARCHITECTURE, "manba")
     with pytest.raises(UserError, match="unknown task 'xyz'; known: arithmetic, associative_recall, bigram, cla"):
         registry.load(TASK, "xyz")
-    with pytest.raises(UserError, match="no such file: nowhere.py"):
-        registry.load(ARCHITECTURE, "nowhere.py")
     (tmp_path / "manba.py").touch()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"unknown architecture 'manba'; the file here is manba.py"):
@@ -261,20 +257,17 @@ def test_a_name_met_twice_raises(monkeypatch: pytest.MonkeyPatch) -> None:
         registry.entries(ARCHITECTURE)
 
 
-def test_an_entry_point_that_does_not_import_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    _with_entry_points(monkeypatch, _Point("gone", "no_such_module_anywhere:X"))
-    with pytest.raises(UserError, match="architecture 'gone' cannot be imported: .*no_such_module_anywhere"):
-        registry.load(ARCHITECTURE, "gone")
-
-
-def test_an_entry_point_that_leaves_is_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_point_that_does_not_import_or_leaves_is_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "plugin_that_leaves.py").write_text("raise SystemExit('not today')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    _with_entry_points(monkeypatch, _Point("leaves", "plugin_that_leaves:X"))
-    with pytest.raises(
-        UserError, match="'leaves' cannot be imported: .*plugin_that_leaves.py:1: SystemExit: not today"
-    ):
-        registry.load(ARCHITECTURE, "leaves")
+    _with_entry_points(
+        monkeypatch, _Point("gone", "no_such_module_anywhere:X"), _Point("leaves", "plugin_that_leaves:X")
+    )
+    for name, why in (("gone", "no_such_module_anywhere"), ("leaves", "leaves.py:1: SystemExit: not today")):
+        with pytest.raises(UserError, match=f"architecture '{name}' cannot be imported: .*{why}"):
+            registry.load(ARCHITECTURE, name)
 
 
 def test_an_error_is_blamed_on_the_place_outside_regbench() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,10 +18,9 @@ from regbench.tracks import load_track
 from regbench.training.options import TrainingOptions
 from regbench.utils import registry
 from tests.helpers.cost import training_bytes, training_flops
-from tests.helpers.documents import table_rows
+from tests.helpers.documents import ROOT, table_rows
 from tests.helpers.papers_configs import CONFIGS, io_of
 
-ROOT = Path(__file__).resolve().parents[3]
 LARGE = {"cgt-text-mixture"}
 """Counted and stepped without memory: nothing is computed, but every shape and type is checked."""
 

@@ -13,7 +13,6 @@ from architectures.cgt import ContextuallyGuided
 from architectures.cgt.layers import Operator
 from regbench.checks.architecture import CONTRACT
 from regbench.checks.contract import examine
-from regbench.checks.subject import Subject
 from regbench.checks.training import overfits
 from regbench.models.build import resolve_options
 from regbench.models.model import parameter_count, shift_in
@@ -22,6 +21,7 @@ from regbench.tracks import Track
 from regbench.training.options import TrainingOptions
 from regbench.training.trainer import Trainer
 from regbench.utils.errors import UserError
+from tests.helpers.subjects import subject_of
 
 TOKENS = TokenIO(vocab_size=5, separator=4, max_length=36, names=("a", "b", "c", "d", "|"))
 VECTORS = VectorIO(d_in=3, d_out=2, max_length=36)
@@ -48,7 +48,7 @@ def some_tokens(batch: int = 2, length: int = 11) -> Tensor:
 )
 @pytest.mark.parametrize("io", [TOKENS, VECTORS])
 def test_it_keeps_the_contract_in_every_form(io: IO, settings: dict[str, Any]) -> None:
-    subject = Subject(ContextuallyGuided, resolve_options(ContextuallyGuided, {**TINY, **settings}), io)
+    subject = subject_of(ContextuallyGuided, io, **{**TINY, **settings})
     checks = [check for check in CONTRACT if check is not overfits and check.__name__ != "compiles"]
     assert [(o.check, o.fault) for o in examine(subject, checks) if o.fault or o.note] == []
 

@@ -12,11 +12,11 @@ from architectures.cgt import ContextuallyGuided, Specialised
 from papers.cost import total_flops
 from regbench.checks.architecture import CONTRACT
 from regbench.checks.contract import examine
-from regbench.checks.subject import Subject
 from regbench.checks.training import overfits
 from regbench.models.model import parameter_count, shift_in
 from regbench.tasks.base import IO, TokenIO, VectorIO
 from regbench.utils.errors import UserError
+from tests.helpers.subjects import subject_of
 
 TOKENS = TokenIO(vocab_size=9, separator=8, max_length=60, names=tuple("abcdefgh|"))
 VECTORS = VectorIO(d_in=3, d_out=2, max_length=60)
@@ -78,7 +78,7 @@ def test_nothing_of_y_is_left_and_it_is_smaller_and_cheaper() -> None:
 
 
 def test_it_is_an_ordinary_model_that_keeps_the_contract() -> None:
-    subject = Subject(Specialised, Specialised.Options(d_model=16), TOKENS)
+    subject = subject_of(Specialised, TOKENS, d_model=16)
     checks = [check for check in CONTRACT if check is not overfits and check.__name__ != "compiles"]
     assert [(o.check, o.fault) for o in examine(subject, checks) if o.fault or o.note] == []
 

@@ -10,14 +10,13 @@ import torch
 from architectures.tint import TinT
 from regbench.checks.architecture import CONTRACT, causal, compiles
 from regbench.checks.contract import examine
-from regbench.checks.subject import Subject
 from regbench.checks.training import overfits, trains
 from regbench.models.backbone import Backbone
-from regbench.models.build import resolve_options
 from regbench.models.model import parameter_count
 from regbench.tasks.base import TokenIO
 from regbench.utils.errors import UserError
 from tests.architectures.tint.conftest import IO, close, text, tint
+from tests.helpers.subjects import subject_of
 
 QUICK = tuple(check for check in CONTRACT if check not in (overfits, compiles))
 
@@ -138,9 +137,9 @@ def test_it_keeps_the_contract(form: str) -> None:
     """In float32; tracing and a longer training are in the slow test."""
     torch.set_default_dtype(torch.float32)
     io = TokenIO(vocab_size=5, separator=4, max_length=20, names=("a", "b", "c", "d", "|"))
-    options = resolve_options(TinT, {"d_model": 12, "n_layers": 1, "n_heads": 3, "form": form, "update_at": [6, 13]})
+    subject = subject_of(TinT, io, d_model=12, n_layers=1, n_heads=3, form=form, update_at=[6, 13])
     checks = QUICK if form == "explicit" else (causal, trains)
-    assert [o.fault for o in examine(Subject(TinT, options, io), checks)] == [None] * len(checks)
+    assert [o.fault for o in examine(subject, checks)] == [None] * len(checks)
 
 
 @pytest.mark.slow
@@ -148,5 +147,5 @@ def test_it_keeps_the_contract(form: str) -> None:
 def test_it_keeps_the_whole_contract(form: str) -> None:
     torch.set_default_dtype(torch.float32)
     io = TokenIO(vocab_size=5, separator=4, max_length=36, names=("a", "b", "c", "d", "|"))
-    subject = Subject(TinT, resolve_options(TinT, {"form": form, "update_at": [8, 20]}), io)
+    subject = subject_of(TinT, io, form=form, update_at=[8, 20])
     assert [o.fault for o in examine(subject, CONTRACT)] == [None] * len(CONTRACT)

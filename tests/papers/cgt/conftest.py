@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from papers.cgt.segments import Segments
 from regbench.analysis.trained import Trained, load
 from regbench.tasks.base import TokenIO
 
@@ -15,6 +17,11 @@ from regbench.tasks.base import TokenIO
 @pytest.fixture(scope="session")
 def trained(run_folder: Path) -> Trained:
     return load(run_folder)
+
+
+def segments_of(rows: int, start: int = 2, cut: int = 6, end: int = 12) -> Segments:
+    """One of each row."""
+    return Segments(np.arange(rows), *(np.full(rows, at) for at in (start, cut, end)), np.zeros(rows, dtype=np.int64))
 
 
 class Counting(nn.Module):

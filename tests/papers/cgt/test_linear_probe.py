@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 
@@ -14,13 +12,9 @@ from regbench.tasks.arithmetic import Arithmetic
 from regbench.tasks.base import Splits
 from regbench.tasks.linear_regression import LinearRegression
 from regbench.tracks import Track
-from regbench.utils.errors import UserError
+from tests.papers.cgt.conftest import segments_of
 
 SPLITS = Splits(train=1, validation=1, test=40, seed=0)
-
-
-def segments_of(rows: int, start: int = 2, cut: int = 6, end: int = 12) -> Segments:
-    return Segments(np.arange(rows), *(np.full(rows, at) for at in (start, cut, end)), np.zeros(rows, dtype=np.int64))
 
 
 def test_a_linear_probe_finds_what_is_linear_and_nothing_else() -> None:
@@ -111,9 +105,3 @@ def test_the_error_is_that_of_least_squares_fold_by_fold() -> None:
         own = fold == number
         weights = np.linalg.lstsq(features[~own], found.targets[~own], rcond=None)[0]
         np.testing.assert_allclose(found.predictions[own], features[own] @ weights, rtol=1e-9, atol=1e-9)
-
-
-def test_without_scikit_learn_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(UserError, match=r"needs the package scikit-learn: pip install 'regbench\[analysis\]'$"):
-        probe_hidden(*regression(80, 6))

@@ -16,9 +16,8 @@ from architectures.cgt import ContextuallyGuided
 from papers.cgt.prompts import load_specialised
 from regbench import cli
 from tests.data.text.conftest import write_corpus
-from tests.helpers.documents import blocks, body_rows, commands, section
+from tests.helpers.documents import ROOT, blocks, body_rows, commands, section
 
-ROOT = Path(__file__).resolve().parents[3]
 USE, CLAIMS = ((ROOT / "docs" / "papers" / name).read_text(encoding="utf-8") for name in ("cgt.md", "cgt-claims.md"))
 TEXT = USE + CLAIMS
 TRACK = {

@@ -28,11 +28,7 @@ from regbench.data.instances import Instances
 from regbench.tasks.arithmetic import Arithmetic
 from regbench.tasks.base import TokenIO
 from regbench.tracks import Track
-from tests.papers.cgt.conftest import Counting
-
-
-def segments_of(rows: int, start: int = 2, cut: int = 6, end: int = 12) -> Segments:
-    return Segments(np.arange(rows), *(np.full(rows, at) for at in (start, cut, end)), np.zeros(rows, dtype=np.int64))
+from tests.papers.cgt.conftest import Counting, segments_of
 
 
 def test_variation_is_how_far_the_normalised_y_travels_after_the_prompt() -> None:

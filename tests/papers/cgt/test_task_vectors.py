@@ -10,65 +10,37 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from papers.cgt.segments import single_context_segments
 from papers.cgt.task_vectors import _Reading, patched, states_before, task_vectors
-from regbench import cli, runner
-from regbench.analysis.trained import Trained, load
+from regbench import cli
+from regbench.analysis.trained import Trained
 from regbench.data.instances import Instances
-from regbench.models.build import build, resolve_options
 from regbench.results import ScoreRecord
-from regbench.utils import registry
+from regbench.tracks import load_track
 from regbench.utils.errors import UserError
-
-TRACK = {
-    "name": "vectors-of-tasks-v1",
-    "task": "arithmetic",
-    "parameters": {"n_tasks": 1, "n_examples": 4, "n_digits": 1},
-    "splits": {"train": 16, "validation": 7, "test": 7, "seed": 0},
-    "budget": {"train_tokens": 1200},
-    "main_score": "last_two_accuracy",
-}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    where = tmp_path_factory.mktemp("task-vectors")
-    (where / "vectors-of-tasks-v1.yaml").write_text(yaml.safe_dump(TRACK))
-    settings = {"d_model": 8, "n_heads": 2, "n_layers": 3, "training.evaluations": 1}
-    runner.run(str(where / "vectors-of-tasks-v1.yaml"), "transformer", settings=settings, out=where / "run")
-    return where / "run"
-
-
-@pytest.fixture
-def trained(folder: Path) -> Trained:
-    found = load(folder)
-    with torch.no_grad():  # far from its start, so that states differ
-        for parameter in found.model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
-    return found
+from tests.helpers.subjects import trained_of
 
 
 @pytest.mark.ci
-def test_states_of_another_sequence_everywhere_give_its_output(trained: Trained) -> None:
+def test_states_of_another_sequence_everywhere_give_its_output(examples: Trained) -> None:
     tokens = torch.randint(16, (2, 20), generator=torch.Generator().manual_seed(0))
     prompted, other = tokens[:1], tokens[1:]
     everywhere = torch.ones(1, 20, dtype=torch.bool)
     with torch.no_grad():
-        wanted, plain = trained.model(prompted), trained.model(other)
-    for layer, states in enumerate(states_before(trained.model, prompted)):
-        assert torch.equal(patched(trained.model, other, layer, everywhere, states), wanted)
-    for layer, states in enumerate(states_before(trained.model, other)):
-        assert torch.equal(patched(trained.model, other, layer, everywhere, states), plain)
-        nowhere = patched(trained.model, other, layer, ~everywhere, torch.full_like(states, 9.0))
+        wanted, plain = examples.model(prompted), examples.model(other)
+    for layer, states in enumerate(states_before(examples.model, prompted)):
+        assert torch.equal(patched(examples.model, other, layer, everywhere, states), wanted)
+    for layer, states in enumerate(states_before(examples.model, other)):
+        assert torch.equal(patched(examples.model, other, layer, everywhere, states), plain)
+        nowhere = patched(examples.model, other, layer, ~everywhere, torch.full_like(states, 9.0))
         assert torch.equal(nowhere, plain)
 
 
-def test_the_scores_are_those_of_single_texts_read_one_by_one(trained: Trained) -> None:
-    found = task_vectors(trained, "test", 7)
+def test_the_scores_are_those_of_single_texts_read_one_by_one(examples: Trained) -> None:
+    found = task_vectors(examples, "test", 7)
     assert found.metric == "token_accuracy"
-    task, instances, model = trained.track.task, trained.track.instances("test"), trained.model
+    task, instances, model = examples.track.task, examples.track.instances("test"), examples.model
     parts = single_context_segments(task, instances)
     hits: dict[str, list[Any]] = {"prompted": [], "unprompted": [], "separator": [], "query": []}
     length = len(parts)
@@ -99,14 +71,14 @@ def test_the_scores_are_those_of_single_texts_read_one_by_one(trained: Trained) 
     )
 
 
-def test_errors_are_over_the_problems_that_instances_share(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_over_the_problems_that_instances_share(examples: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     def prompted(instances: Instances) -> ScoreRecord:
-        monkeypatch.setattr(type(trained.track), "instances", lambda self, split: instances)
-        reading = _Reading(trained, "test", len(instances))
+        monkeypatch.setattr(type(examples.track), "instances", lambda self, split: instances)
+        reading = _Reading(examples, "test", len(instances))
         reading.metric = "nll"  # it differs between any two instances
         return reading.prompted()
 
-    alone = trained.track.instances("test")[:4]
+    alone = examples.track.instances("test")[:4]
     twice = alone[np.arange(8) // 2]
     shared = prompted(replace(twice, truth=twice.truth | {"problem": np.arange(8) // 2}))
     assert shared.value == pytest.approx(prompted(alone).value)
@@ -114,15 +86,15 @@ def test_errors_are_over_the_problems_that_instances_share(trained: Trained, mon
     assert shared.stderr > 1.2 * prompted(twice).stderr > 0
 
 
-def test_the_block_is_chosen_on_validation(trained: Trained) -> None:
-    found = task_vectors(trained, "test", 7)
+def test_the_block_is_chosen_on_validation(examples: Trained) -> None:
+    found = task_vectors(examples, "test", 7)
     for place, block in found.block.items():
         assert sorted(found.validation[place]) == [1, 2]
         assert found.validation[place][block].value == max(s.value for s in found.validation[place].values())
 
 
-def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert cli.main(["analyze", str(folder), "--task-vectors", "--limit", "4", "--out", str(tmp_path)]) == 0
+def test_the_command(examples_run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["analyze", str(examples_run), "--task-vectors", "--limit", "4", "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     for words in (
         "the prompt and the text",
@@ -132,21 +104,15 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str], tmp_path:
         assert words in out
     content = json.loads((tmp_path / "task_vectors.json").read_text())
     assert set(content["task_vector"]) == {"separator", "query"}
-    assert cli.main(["analyze", str(folder), "--task-vectors", "--table", "x.md"]) == 2
+    assert cli.main(["analyze", str(examples_run), "--task-vectors", "--table", "x.md"]) == 2
     assert "--task-vectors is for one run" in capsys.readouterr().err
 
 
-def test_what_has_no_task_vectors(trained: Trained, tiny_file: Path) -> None:
-    from regbench.tracks import load_track
-
-    def other(track: Any, name: str, **settings: Any) -> Trained:
-        cls = registry.load(registry.ARCHITECTURE, name)
-        model = build(cls, resolve_options(cls, {"d_model": 8, "n_heads": 2, **settings}), track.task.io)
-        return Trained(Path("run"), name, 0, track, model)
-
+def test_what_has_no_task_vectors(examples: Trained, tiny_file: Path) -> None:
+    small = {"d_model": 8, "n_heads": 2}
     with pytest.raises(UserError, match="task vectors are of examples of tokens, and .* has none"):
-        task_vectors(other(load_track(str(tiny_file)), "transformer"), "test", 4)
+        task_vectors(trained_of(load_track(tiny_file), "transformer", **small), "test", 4)
     with pytest.raises(UserError, match="run has one block"):
-        task_vectors(other(trained.track, "transformer", n_layers=1), "test", 4)
+        task_vectors(trained_of(examples.track, "transformer", **small, n_layers=1), "test", 4)
     with pytest.raises(UserError, match="ContextuallyGuided has no list of blocks"):
-        task_vectors(other(trained.track, "cgt", d_y=4, y_heads=2), "test", 4)
+        task_vectors(trained_of(examples.track, "cgt", **small, d_y=4, y_heads=2), "test", 4)

@@ -15,9 +15,9 @@ from regbench.models.build import resolve_options
 from regbench.tracks import load_track
 from regbench.training.options import resolve_training
 from regbench.utils import registry
-from tests.helpers.documents import blocks, commands
+from tests.helpers.documents import ROOT, blocks, commands
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "papers" / "memory.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "papers" / "memory.md").read_text(encoding="utf-8")
 RUNS = sorted({line for _, block in blocks(PAGE) for line in block.splitlines() if line.startswith("regbench run ")})
 
 

@@ -26,6 +26,7 @@ from papers.memory.study import (
 )
 from regbench import cli
 from regbench.utils.errors import UserError
+from tests.helpers.typed import refused
 
 N, M = 50, 5
 P = zipf.frequencies(N)
@@ -200,10 +201,7 @@ def test_the_least_width_is_where_the_error_crosses_the_limit() -> None:
 def test_bad_input_is_refused_in_one_line(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["study", *arguments]) == 2
-    printed = capsys.readouterr().err
-    assert message in printed
-    assert printed.count("\n") == 1
+    refused(capsys, ["study", *arguments], message)
 
 
 def small(holds: bool) -> Study:

@@ -29,6 +29,7 @@ from regbench.analysis.trained import Trained, load
 from regbench.tracks import load_track
 from regbench.utils.errors import UserError
 from tests.data.text.conftest import write_corpus
+from tests.helpers.typed import refused
 
 TINY = {"d_model": 12, "n_layers": 1, "training.train_tokens": 3000, "training.batch_size": 8}
 EXEMPLARS, WIDTH = 4, 10
@@ -211,18 +212,8 @@ def test_the_command(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    options = [
-        "--track",
-        str(runs / "few-v1.yaml"),
-        "--format",
-        "single,multi,zero",
-        "--steps",
-        "4,1",
-        "--rates",
-        "0.05,0.02",
-        "--limit",
-        "4",
-    ]
+    track = ["--track", str(runs / "few-v1.yaml")]
+    options = [*track, *["--format", "single,multi,zero", "--steps", "4,1", "--rates", "0.05,0.02", "--limit", "4"]]
     table = tmp_path / "t.md"
     arguments = [str(runs / "tint"), str(runs / "lstm"), *options, "--calibrate", "--table", str(table)]
     assert cli.main(["adapt", *arguments]) == 0
@@ -283,7 +274,4 @@ def test_bad_input_is_told_in_one_line(
     runs: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [str(runs / f"{word}.yaml") if word.endswith("-v1") else word for word in arguments[1:]]
-    assert cli.main(["adapt", str(runs / arguments[0]), *given, "--limit", "4"]) == 2
-    error = capsys.readouterr().err
-    assert words in error
-    assert error.count("\n") == 1
+    refused(capsys, ["adapt", str(runs / arguments[0]), *given, "--limit", "4"], words)

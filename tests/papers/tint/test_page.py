@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
 import pytest
 
 from architectures.tint import TinT
 from regbench.cli.app import _parse
-from tests.helpers.documents import commands
+from tests.helpers.documents import ROOT, commands
 
-DOCS = Path(__file__).resolve().parents[3] / "docs" / "papers"
+DOCS = ROOT / "docs" / "papers"
 TEXT, ADAPT = ((DOCS / name).read_text(encoding="utf-8") for name in ("tint.md", "adapt.md"))
 
 
