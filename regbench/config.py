@@ -13,7 +13,7 @@ import yaml
 from pydantic_core import PydanticSerializationError
 
 from regbench.utils.errors import UserError, explain_validation
-from regbench.utils.files import atomic_write, explain_full_disk, read_mapping, runs_in
+from regbench.utils.files import atomic_write, explain_writing, read_mapping, runs_in
 from regbench.utils.folder import Folder
 from regbench.utils.guard import YAML_BYTES, Refused, parse_plain_yaml
 
@@ -138,7 +138,7 @@ def unused(out: str | Path | None, instead: str = "choose another folder") -> Pa
 def make_folder(base: Path) -> Path:
     """Makes the folder `base`, or where it is there `base-2` and so on."""
     folder, number = base, 1
-    with explain_full_disk(base):
+    with explain_writing(base):
         base.parent.mkdir(parents=True, exist_ok=True)
         while True:
             try:

@@ -14,7 +14,7 @@ from rich.console import Console
 from regbench.cli.lines import print_line
 from regbench.report.pictures import COLOURS, STYLE, drawing
 from regbench.report.table import markdown_table, narrow, narrow_table
-from regbench.utils.files import atomic_write, explain_full_disk, write_rows
+from regbench.utils.files import atomic_write, explain_writing, write_rows
 
 _LOOKS = {"full": (COLOURS[0], "o", "-"), "values": (COLOURS[4], "s", "--"), "tint": (COLOURS[2], "^", ":")}
 LINES: dict[str, dict[str, Any]] = {
@@ -49,7 +49,7 @@ class Report:
             console.print(note, style="dim")
         if file is None:
             return
-        with explain_full_disk(file.parent):
+        with explain_writing(file.parent):
             with atomic_write(file) as out:
                 lines = markdown_table(columns, [list(row.values()) for row in self.rows], self.words)
                 out.write("\n".join([f"{self.title}.", "", *lines, "", *self.notes, ""]))

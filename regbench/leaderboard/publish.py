@@ -36,7 +36,7 @@ from regbench.sweeps.file import Plot
 from regbench.sweeps.plot import picture as draw
 from regbench.tracks import Track, load_track, track_names
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, explain_full_disk
+from regbench.utils.files import atomic_write, explain_writing
 from regbench.utils.guard import Refused
 
 BASELINES = "baselines.json"
@@ -167,7 +167,7 @@ def render(boards: Sequence[Board]) -> dict[str, str]:
 
 def write(folder: Path, files: dict[str, str]) -> None:
     """Writes the files that differ, and removes tables that are no longer among `files`."""
-    with explain_full_disk(folder):
+    with explain_writing(folder):
         for name in outdated(folder, files):
             if name not in files:
                 (folder / name).unlink()

@@ -26,7 +26,7 @@ from regbench.metrics.significance import Change, compare_splits, seed_error, wo
 from regbench.results import ScoreRecord
 from regbench.tracks import SPLITS, Track
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, explain_full_disk
+from regbench.utils.files import atomic_write, explain_writing
 from regbench.utils.guard import of_schema, parse_json
 from regbench.utils.settings import Strict
 
@@ -147,7 +147,7 @@ def add_evidence(stored: Stored, **found: Submitted | Challenge | Reproduced) ->
 
 def write_evidence(stored: Stored, evidence: Evidence) -> None:
     path = stored.path.with_name(stored.evidence_name)
-    with explain_full_disk(path), atomic_write(path, "wb") as file:
+    with explain_writing(path), atomic_write(path, "wb") as file:
         file.write(text_of(evidence).encode())
 
 

@@ -29,7 +29,7 @@ from regbench.results import BaselineRecord
 from regbench.tracks import Track
 from regbench.utils import registry
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, explain_full_disk
+from regbench.utils.files import atomic_write, explain_writing
 from regbench.utils.folder import Folder
 from regbench.utils.guard import Refused, of_schema, parse_json
 
@@ -184,7 +184,7 @@ def submit(
         if (tier := read_evidence(other).tier) != "claimed":
             raise UserError(f"{other.path} is {tier}, and this run is only claimed: it cannot replace it")
     before = sorted({path for other in (stored, *earlier) for path in other.files})
-    with explain_full_disk(board):
+    with explain_writing(board):
         written = _write(stored, entry, case.source, by)
     gone = [old for old in before if old not in written]
     for old in gone:

@@ -13,7 +13,7 @@ from regbench.results import Result
 from regbench.tracks import Track, load_track
 from regbench.training.progress import Reporter
 from regbench.training.terminal import shown
-from regbench.utils.files import exclusive, explain_full_disk, require_writable, write_json
+from regbench.utils.files import exclusive, explain_writing, require_writable, write_json
 from regbench.utils.guard import check_plain
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _keep_evaluation(folder: Path | None, track: Track, result: Result, stored: 
     """Writes the predictions of each seed, the pictures and the page, and then the result."""
     if folder is None:
         return
-    with explain_full_disk(folder), exclusive(folder):
+    with explain_writing(folder), exclusive(folder):
         unused(folder)  # another run may have begun there meanwhile
         for record, predictions in zip(result.seeds, stored, strict=True):
             predictions.save(folder / f"seed-{record.seed}" / "predictions.npz")

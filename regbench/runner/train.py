@@ -62,7 +62,7 @@ from regbench.training.terminal import shown
 from regbench.training.trainer import Trainer, training_steps
 from regbench.utils import registry
 from regbench.utils.errors import Unavailable, UserError, explain_validation
-from regbench.utils.files import atomic_write, exclusive, explain_full_disk, remove_leftovers, write_json
+from regbench.utils.files import atomic_write, exclusive, explain_writing, remove_leftovers, write_json
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def run_config(
     """Does what a configuration asks for; see `run`. A track or a class that the caller has is not looked for by its name."""
     with shown(reporter) as reporter:
         plan, folder = _begin(config, out, reporter, track, architecture)
-        with explain_full_disk(folder), exclusive(folder):
+        with explain_writing(folder), exclusive(folder):
             unused(folder)  # another run may have begun there meanwhile
             write_config(folder, config)
             return _execute(plan, folder, reporter)
@@ -214,7 +214,7 @@ def run_config(
 def begin(config: Config, out: str | Path | None = None, reporter: Reporter = SILENT) -> Path:
     """Checks a configuration and makes its run folder. Trains nothing; `resume` goes on from there."""
     folder = _begin(config, out, reporter)[1]
-    with explain_full_disk(folder), exclusive(folder):
+    with explain_writing(folder), exclusive(folder):
         unused(folder)
         write_config(folder, config)
     return folder
@@ -227,7 +227,7 @@ def train_seed(config: Config, seed: int, folder: Path, reporter: Reporter = SIL
     After an interruption, a second call goes on. `score_seed` goes on from where this stops.
     """
     plan = plan_of(config, reporter)
-    with explain_full_disk(folder), use_backend(config.backend):
+    with explain_writing(folder), use_backend(config.backend):
         return train(plan, seed, folder, reporter)[1]
 
 
@@ -238,7 +238,7 @@ def score_seed(config: Config, seed: int, folder: Path, reporter: Reporter = SIL
     The folder is then what `seed-N` is in a run folder.
     """
     plan = plan_of(config, reporter)
-    with explain_full_disk(folder), use_backend(config.backend):
+    with explain_writing(folder), use_backend(config.backend):
         test = plan.track.instances("test")
         anchors = score_baselines(plan.track, test, reporter.phase, anchors=True)
         return seed_record(plan, seed, anchors, folder, reporter)
@@ -258,7 +258,7 @@ def resume(folder: str | Path, reporter: Reporter | None = None, *, arch: type[A
     """
     folder = Path(folder)
     config = read_run(folder)
-    with shown(reporter) as reporter, explain_full_disk(folder), exclusive(folder):
+    with shown(reporter) as reporter, explain_writing(folder), exclusive(folder):
         if (folder / "result.json").exists():
             return read_result(folder)
         plan = _plan_again(config, folder, reporter, arch)

@@ -20,7 +20,7 @@ from regbench.sweeps.local import LocalEngine, share
 from regbench.sweeps.state import Failure, SweepFolder
 from regbench.sweeps.work import Action, Ended, Engine, Job, Note
 from regbench.utils.errors import UserError
-from regbench.utils.files import exclusive, explain_full_disk, remove_leftovers
+from regbench.utils.files import exclusive, explain_writing, remove_leftovers
 
 _WAIT = 0.25
 """Seconds between two looks at the clock."""
@@ -275,7 +275,7 @@ def run_seeds(folder: Path, jobs: int, watcher: Watcher) -> Result:
     counts = Counts(total=len(seeds), size=len(seeds))
     engine = LocalEngine(divided, folder / "workers.log")
     try:
-        with explain_full_disk(folder), exclusive(folder):
+        with explain_writing(folder), exclusive(folder):
             if (folder / "result.json").exists():
                 return read_result(folder)
             remove_leftovers(folder)

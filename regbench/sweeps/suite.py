@@ -21,7 +21,7 @@ from regbench.tracks.suite import Suite
 from regbench.training.progress import Reporter
 from regbench.utils import registry
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, exclusive, explain_full_disk, read_mapping
+from regbench.utils.files import atomic_write, exclusive, explain_writing, read_mapping
 
 FILE = "suite.yaml"
 """The file that makes a folder a suite's folder."""
@@ -38,7 +38,7 @@ def begin_suite(suite: Suite, config: Config, out: str | Path | None, reporter: 
     folder = Path(out) if out is not None else make_folder(Path("runs") / "suites" / stamp)
     _require_empty(folder)
     was_there = out is not None and folder.exists()
-    with explain_full_disk(folder), exclusive(folder):
+    with explain_writing(folder), exclusive(folder):
         _require_empty(folder)  # another run may have begun there meanwhile
         try:
             names = {load_track(track).name: track for track in suite.tracks}

@@ -19,7 +19,7 @@ from regbench.sweeps.state import Failure, SweepFolder
 from regbench.sweeps.tables import Chosen, best_rows, lines_of, rows_of, write_best, write_table, write_trials
 from regbench.sweeps.work import Engine
 from regbench.utils.errors import UserError
-from regbench.utils.files import explain_full_disk
+from regbench.utils.files import explain_writing
 
 On = Literal["local", "ray"]
 
@@ -81,7 +81,7 @@ class Sweep:
         if on == "local":
             find_device(self.file.device)
         folder.require_sweep()  # first: in a folder of something else no lock is left
-        with explain_full_disk(folder.path), folder.held():
+        with explain_writing(folder.path), folder.held():
             folder.begin(self.file, self.groups)
             engine = self._engine(folder, divided, on, address)
             announce(_words(divided, on))

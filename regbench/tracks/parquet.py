@@ -8,7 +8,7 @@ from pathlib import Path
 from regbench.tasks.base import VectorIO
 from regbench.tracks.track import SPLITS, Track
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, explain_full_disk
+from regbench.utils.files import atomic_write, explain_writing
 
 
 def write_parquet(track: Track, folder: Path) -> list[Path]:
@@ -26,7 +26,7 @@ def write_parquet(track: Track, folder: Path) -> list[Path]:
     io = track.task.io
     vectors = isinstance(io, VectorIO)
     written, fingerprints = [], {}
-    with explain_full_disk(folder):
+    with explain_writing(folder):
         for split in SPLITS:
             instances = track.instances(split)
             fingerprints[split] = instances.fingerprint

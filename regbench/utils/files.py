@@ -122,7 +122,7 @@ _REASONS = {
 
 
 @contextlib.contextmanager
-def explain_full_disk(folder: Path) -> Iterator[None]:
+def explain_writing(folder: Path) -> Iterator[None]:
     """Turns errors of the file system (space, permission, a file in the way) into one line that tells where and why."""
     try:
         yield
@@ -134,7 +134,7 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
 
 def require_writable(folder: Path) -> None:
     """Makes a folder and a file in it, and leaves neither. To be called before long work whose result goes there."""
-    with explain_full_disk(folder):
+    with explain_writing(folder):
         new = [one for one in (folder, *folder.parents) if not one.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

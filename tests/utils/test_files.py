@@ -14,7 +14,7 @@ from regbench.utils.errors import UserError
 from regbench.utils.files import (
     atomic_write,
     exclusive,
-    explain_full_disk,
+    explain_writing,
     read_arrays,
     remove_leftovers,
     require_writable,
@@ -117,7 +117,7 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_is_one_line(tmp_path: Path, below: str, reason: str) -> None:
     (tmp_path / "file").write_text("mine")
     folder = tmp_path / ("file" if len(below) < 10 else ".") / below
-    with pytest.raises(UserError, match=reason) as caught, explain_full_disk(folder), exclusive(folder):
+    with pytest.raises(UserError, match=reason) as caught, explain_writing(folder), exclusive(folder):
         pass
     assert "\n" not in str(caught.value)
     assert (tmp_path / "file").read_text() == "mine"
@@ -144,5 +144,5 @@ def test_asking_whether_a_folder_can_be_written_leaves_nothing(tmp_path: Path) -
 
 
 def test_other_errors_of_the_system_pass_through(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="odd"), explain_full_disk(tmp_path):
+    with pytest.raises(OSError, match="odd"), explain_writing(tmp_path):
         raise OSError(errno.EIO, "odd")

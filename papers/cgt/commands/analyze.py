@@ -13,7 +13,7 @@ from rich.table import Table
 from regbench.cli.arguments import add_instances, refuse_unused
 from regbench.cli.lines import print_line, stderr, tell, under_way
 from regbench.utils.errors import UserError
-from regbench.utils.files import atomic_write, explain_full_disk, require_writable, write_json
+from regbench.utils.files import atomic_write, explain_writing, require_writable, write_json
 
 if TYPE_CHECKING:
     from papers.cgt.table import RunTable
@@ -184,7 +184,7 @@ def _write(found: RunTable, path: Path, console: Console) -> None:
     from papers.cgt.pictures import plot_examples
 
     written = [path, path.with_suffix(".json")]
-    with explain_full_disk(path.parent):
+    with explain_writing(path.parent):
         with atomic_write(path) as file:
             file.write(table_forms.markdown(found))
         write_json(written[1], table_forms.as_json(found))

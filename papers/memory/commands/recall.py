@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace, console: Console) -> int:
     from papers.memory.recall import CHANCE, RECALL, in_order, learned_at, plot_recall, read_measured, write_csv
-    from regbench.utils.files import explain_full_disk, require_writable_files
+    from regbench.utils.files import explain_writing, require_writable_files
 
     if arguments.out and not arguments.out.endswith(".png"):
         raise UserError(f"--out takes the name of a PNG picture, not '{arguments.out}'")
@@ -47,7 +47,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             cells = (f"{chance[0]:.3f}" if chance else "", "never" if step is None else f"{step:,}")
             table.add_row(one.run.name, memory, str(one.seed), last, *cells)
     console.print(table)
-    with explain_full_disk(Path(arguments.out or arguments.csv or ".").parent):
+    with explain_writing(Path(arguments.out or arguments.csv or ".").parent):
         if arguments.out:
             plot_recall(found, Path(arguments.out))
             print_line(f"picture: {arguments.out}", console)

@@ -76,9 +76,9 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
 def _write(study: Study, name: str, folder: Path, console: Console) -> None:
     from papers.memory.picture import draw
-    from regbench.utils.files import explain_full_disk, write_rows
+    from regbench.utils.files import explain_writing, write_rows
 
-    with explain_full_disk(folder):
+    with explain_writing(folder):
         for number, rows in enumerate(study.tables, 1):
             path = folder / f"{name}-{number}.csv"
             write_rows(path, rows.columns, rows.rows)

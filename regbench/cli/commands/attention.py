@@ -58,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.analysis.attention import ablate, measure
     from regbench.analysis.trained import load_named
-    from regbench.utils.files import explain_full_disk, require_writable, write_json
+    from regbench.utils.files import explain_writing, require_writable, write_json
 
     if arguments.limit < 2:
         raise UserError(f"--limit {arguments.limit} is too few: two instances or more")
@@ -97,7 +97,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         effect = ablate(trained, instances, chosen)
         record["ablation"] = to_jsonable_python(effect)
         console.print(_ablation_table(effect, arguments.ablate))
-    with explain_full_disk(folder):
+    with explain_writing(folder):
         write_json(folder / "attention.json", record)
         maps = _draw(trained, instances, found, folder, arguments.instance, begin, end)
     pictures = f"{maps} map{'s' * (maps != 1)}"

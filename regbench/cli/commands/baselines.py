@@ -36,7 +36,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.evaluation.measured_baselines import TrackTable, measure
     from regbench.report.baseline_table import difference_cells, read_page, score_cells, write_tables
     from regbench.tracks import load_track
-    from regbench.utils.files import explain_full_disk
+    from regbench.utils.files import explain_writing
 
     page = Path(arguments.write) if arguments.write else None
     if page is not None:
@@ -53,7 +53,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             for cells in (score_cells, difference_cells):
                 print_fitting(_table(*cells(track.name, measured[track.name])), console)
             if page is not None:
-                with explain_full_disk(page.parent):
+                with explain_writing(page.parent):
                     write_tables(page, {track.name: measured[track.name]})
     return 0
 

@@ -133,7 +133,7 @@ def _show_courses(found: Found, arguments: argparse.Namespace, announce: Announc
     """Prints a table for each run: its distance from each baseline at every kept checkpoint. Draws and writes the files."""
     from regbench.analysis.course import courses, write_csv
     from regbench.analysis.pictures import plot_courses
-    from regbench.utils.files import explain_full_disk
+    from regbench.utils.files import explain_writing
 
     made = courses(found, tokens=arguments.tokens, announce=announce)
     for course in made:
@@ -147,7 +147,7 @@ def _show_courses(found: Found, arguments: argparse.Namespace, announce: Announc
     what = f"{found.track.name}, test split, the first {arguments.tokens} tokens; the largest standard error is {largest:.3f}"
     print_line(what, console)
     picture = Path(arguments.course)
-    with explain_full_disk(picture.parent):
+    with explain_writing(picture.parent):
         plot_courses(made, what, picture)
         write_csv(made, picture.with_suffix(".csv"))
     print_line(f"wrote {picture} and {picture.with_suffix('.csv').name}", console)
@@ -205,7 +205,7 @@ def _costs(row: ScoreRow, found: Found) -> tuple[str, ...]:
 
 def _show_distances(found: Comparison, arguments: argparse.Namespace, console: Console) -> None:
     from regbench.report.pictures import plot_heat_map
-    from regbench.utils.files import explain_full_disk
+    from regbench.utils.files import explain_writing
 
     numbers = [str(number + 1) for number in range(len(found.names))]  # names would not fit 80 columns
     table = narrow_table(None, ["TVD", *numbers], 1, pad_edge=True)
@@ -221,7 +221,7 @@ def _show_distances(found: Comparison, arguments: argparse.Namespace, console: C
     seeds = _seeds(found)
     if seeds:
         print_line(seeds, console)
-    with explain_full_disk(Path(arguments.out or arguments.csv or ".").parent):
+    with explain_writing(Path(arguments.out or arguments.csv or ".").parent):
         if arguments.out:
             title = f"Distances between predictors: {found.track}, the first {found.tokens} tokens"
             plot_heat_map(found.names, found.distance, title, f"{what}\n{seeds}".strip(), Path(arguments.out))

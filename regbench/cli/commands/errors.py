@@ -57,7 +57,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.evaluation.find_predictors import find_predictors, track_of
     from regbench.metrics.metric import METRICS
     from regbench.tracks import load_track
-    from regbench.utils.files import explain_full_disk, require_writable
+    from regbench.utils.files import explain_writing, require_writable
 
     track = arguments.track or track_of(arguments.predictor)
     loaded = load_track(track)
@@ -89,7 +89,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         from regbench.analysis.pictures import plot_errors
 
         folder = Path(arguments.out)
-        with explain_full_disk(folder):
+        with explain_writing(folder):
             errors.write_csv(bins, folder / "errors.csv")
             plot_errors(bins, score, title, folder / "errors.png")
         print_line(f"errors.csv and errors.png: {folder}", console)

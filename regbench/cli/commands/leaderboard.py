@@ -37,7 +37,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.leaderboard.spread import SPREAD, spread_file
     from regbench.leaderboard.store import find_board
     from regbench.leaderboard.table import TABLE, table
-    from regbench.utils.files import atomic_write, explain_full_disk, require_writable_files
+    from regbench.utils.files import atomic_write, explain_writing, require_writable_files
 
     require_writable_files(arguments.page)
     folder = find_board(arguments.board)
@@ -50,7 +50,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         print_line(line, console)
         return 1
     if arguments.page is not None:
-        with explain_full_disk(Path(arguments.page).parent), atomic_write(Path(arguments.page)) as file:
+        with explain_writing(Path(arguments.page).parent), atomic_write(Path(arguments.page)) as file:
             file.write(build_page(boards))
         print_line(f"page: {arguments.page}", console)
         return 0

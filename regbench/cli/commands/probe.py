@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.analysis.probes import check_probed, chosen_targets, probe
     from regbench.analysis.trained import load_named, run_names
-    from regbench.utils.files import explain_full_disk, require_writable_files
+    from regbench.utils.files import explain_writing, require_writable_files
 
     if arguments.out and not arguments.out.endswith(".png"):
         raise UserError(f"--out takes the name of a PNG picture, not '{arguments.out}'")
@@ -80,7 +80,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         "constant, tokens (the last 3), shuffled (another instance's state): without the state; ceiling: on the true counts",
         soft_wrap=True,
     )
-    with explain_full_disk(Path(arguments.out or arguments.csv or ".").parent):
+    with explain_writing(Path(arguments.out or arguments.csv or ".").parent):
         if arguments.out:
             from regbench.analysis.pictures import plot_probes
 

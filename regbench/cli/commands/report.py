@@ -31,14 +31,14 @@ def configure(report: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     from regbench.report.page import track_of, write_report
     from regbench.results import read_result
-    from regbench.utils.files import explain_full_disk, runs_in
+    from regbench.utils.files import explain_writing, runs_in
 
     folder = Path(arguments.folder)
     if not folder.is_dir():
         raise UserError(f"{folder} is not the folder of a run{runs_in(folder)}")
     result = read_result(folder)
     track = track_of(result, folder, arguments.track)
-    with explain_full_disk(folder):
+    with explain_writing(folder):
         path = write_report(folder, result, track, arguments.instance)
     print_line(str(path), console)
     return 0
