@@ -6,7 +6,7 @@ import html
 import re
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -192,6 +192,25 @@ class BaselineRecord(Strict):
     anchor: Literal["start", "end"] | None
 
 
+def normalized_scores(scores: Mapping[str, ScoreRecord], baselines: Mapping[str, BaselineRecord]) -> dict[str, float]:
+    """How far every score has come from chance (0) to the oracle (1).
+
+    Chance is what the task says it is. Else it is the unigram model, and on tracks of vectors the predictor that always says
+    zero. The result is empty where the baselines lack one of the two.
+    """
+    start, end = (
+        next((baseline.scores for baseline in baselines.values() if baseline.anchor == anchor), None)
+        for anchor in ("start", "end")
+    )
+    if start is None or end is None:
+        return {}
+    found = {}
+    for metric, record in scores.items():
+        way = end[metric].value - start[metric].value
+        found[metric] = (record.value - start[metric].value) / way + 0.0 if way else 0.0  # + 0.0 makes a zero of -0.0
+    return found
+
+
 class Selection(Strict):
     """How the options were chosen: on which split, and after how many trials."""
 
@@ -265,8 +284,6 @@ class Result(Strict):
         import pandas as pd  # it loads slowly
 
         main = self.track.main_score
-        anchors = {record.anchor: record.scores[main].value for record in self.baselines.values()}
-        start, end = anchors.get("start"), anchors.get("end")
         named: list[tuple[str, str, int | None, dict[str, ScoreRecord]]]
         named = [(self.architecture.name, "seed", one.seed, one.scores) for one in self.seeds]
         named += [(name, "baseline", None, record.scores) for name, record in self.baselines.items()]
@@ -275,8 +292,8 @@ class Result(Strict):
             row: dict[str, Any] = {"predictor": name, "kind": kind, "seed": seed}
             for metric in self.metrics:
                 row |= {metric: scores[metric].value, f"{metric}_stderr": scores[metric].stderr}
-            if start is not None and end is not None and start != end:
-                row["normalized"] = 100 * (scores[main].value - start) / (end - start)
+            if (share := normalized_scores(scores, self.baselines).get(main)) is not None:
+                row["normalized"] = 100 * share
             rows.append(row)
         return pd.DataFrame(rows).astype({"seed": "Int64"})
 

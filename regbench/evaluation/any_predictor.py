@@ -21,9 +21,17 @@ from regbench.evaluation.given import Given, check_shape, given
 from regbench.evaluation.guards import CUTS, TOLERANCE, CutCheck, HonestyCheck, require_bottleneck
 from regbench.evaluation.predictions import StoredPredictions, store
 from regbench.metrics.reach import reach_of
-from regbench.metrics.scores import normalized_scores, score, score_records
+from regbench.metrics.scores import score, score_records
 from regbench.models.predictor import predict_in_batches, rows_at_once
-from regbench.results import ArchitectureRecord, BaselineRecord, Evaluation, Result, SeedRecord, Selection
+from regbench.results import (
+    ArchitectureRecord,
+    BaselineRecord,
+    Evaluation,
+    Result,
+    SeedRecord,
+    Selection,
+    normalized_scores,
+)
 from regbench.tasks.base import Task, VectorIO
 from regbench.tracks import Track
 from regbench.training.progress import now_and_then

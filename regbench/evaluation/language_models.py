@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regbench.evaluation.predictions import read_predictions
-from regbench.metrics.scores import normalized_scores, score
-from regbench.results import RESULT_BYTES, BaselineRecord, Result, read_result
+from regbench.metrics.scores import score
+from regbench.results import RESULT_BYTES, BaselineRecord, Result, normalized_scores, read_result
 from regbench.tracks import Track, load_track, track_names
 from regbench.utils.errors import UserError
 from regbench.utils.files import atomic_write

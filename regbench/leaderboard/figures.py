@@ -20,8 +20,8 @@ from regbench.leaderboard.claim import Case, Check, Note
 from regbench.leaderboard.entry import DIGITS, Entry, InstanceScores, canonical
 from regbench.metrics.metric import NLL_FLOOR, Metric
 from regbench.metrics.reach import reach_of, tokens_to_learn
-from regbench.metrics.scores import by_problem, normalized_scores
-from regbench.results import BaselineRecord, Curve, ScoreRecord, SeedRecord
+from regbench.metrics.scores import by_problem
+from regbench.results import BaselineRecord, Curve, ScoreRecord, SeedRecord, normalized_scores
 from regbench.training.options import TrainingOptions, evaluation_steps
 from regbench.utils.errors import UserError, describe_validation
 

@@ -15,9 +15,8 @@ from regbench.leaderboard.spread import Priors, fit_priors
 from regbench.leaderboard.standing import FULL, budget_share, percent
 from regbench.leaderboard.tiers import Evidence, Tier
 from regbench.metrics.metric import METRICS, Metric, Metrics, metrics_told
-from regbench.metrics.scores import normalized_scores
 from regbench.metrics.significance import SIGNIFICANCE, Prior, ahead, default_prior
-from regbench.results import BaselineRecord, ScoreRecord
+from regbench.results import BaselineRecord, ScoreRecord, normalized_scores
 from regbench.tracks.track import Track, track_names
 from regbench.utils.errors import UserError
 

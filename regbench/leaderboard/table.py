@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regbench.metrics.scores import normalized_scores
+from regbench.results import normalized_scores
 
 if TYPE_CHECKING:
     import pandas as pd

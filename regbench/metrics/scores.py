@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from regbench.data.instances import Instances
 from regbench.metrics.metric import WITHOUT_TRUTH, Rows, TokenPrediction, computed, position_metrics
-from regbench.results import BaselineRecord, Curve, ScoreRecord
+from regbench.results import Curve, ScoreRecord
 from regbench.tasks.base import Task, VectorIO
 from regbench.utils.arrays import FloatArray, IntArray
 from regbench.utils.errors import UserError
@@ -325,22 +325,3 @@ def score_records(scores: Scores) -> tuple[dict[str, ScoreRecord], dict[str, Cur
         position, value, count = scores.curve(metric, width)
         curves[metric] = Curve(position=position.round(2).tolist(), value=value.round(6).tolist(), count=count.tolist())
     return scores.table(), curves
-
-
-def normalized_scores(scores: Mapping[str, ScoreRecord], baselines: Mapping[str, BaselineRecord]) -> dict[str, float]:
-    """How far every score has come from chance (0) to the oracle (1).
-
-    Chance is what the task says it is. Else it is the unigram model, and on tracks of vectors the predictor that always says
-    zero. The result is empty where the baselines lack one of the two.
-    """
-    start, end = (
-        next((baseline.scores for baseline in baselines.values() if baseline.anchor == anchor), None)
-        for anchor in ("start", "end")
-    )
-    if start is None or end is None:
-        return {}
-    found = {}
-    for metric, record in scores.items():
-        way = end[metric].value - start[metric].value
-        found[metric] = (record.value - start[metric].value) / way + 0.0 if way else 0.0  # + 0.0 makes a zero of -0.0
-    return found

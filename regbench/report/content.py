@@ -8,8 +8,7 @@ from itertools import compress
 from typing import Any, Literal
 
 from regbench.metrics.metric import METRICS, Metric, Metrics
-from regbench.metrics.scores import normalized_scores
-from regbench.results import ArchitectureRecord, Curve, Result, ScoreRecord
+from regbench.results import ArchitectureRecord, Curve, Result, ScoreRecord, normalized_scores
 from regbench.tracks import load_track, track_names
 
 _DASHES = ("7 3", "2 2.5", "8 3 2 3", "5 2 1.5 2 1.5 2", "12 4")

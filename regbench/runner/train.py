@@ -22,7 +22,7 @@ from regbench.config import Config, make_folder, read_run, require_readable, unu
 from regbench.evaluation.baselines import default_baselines, score_baselines
 from regbench.evaluation.predictions import predict
 from regbench.metrics.reach import reach_of, tokens_to_learn
-from regbench.metrics.scores import normalized_scores, score, score_records
+from regbench.metrics.scores import score, score_records
 from regbench.models.model import Model, ModelPredictor, find_device, parameter_count
 from regbench.models.state_size import state_at
 from regbench.ops.backend import require_use, use_backend
@@ -35,6 +35,7 @@ from regbench.results import (
     Result,
     SeedRecord,
     Selection,
+    normalized_scores,
     read_result,
 )
 from regbench.tracks import Track, load_track, track_file

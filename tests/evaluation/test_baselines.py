@@ -22,8 +22,9 @@ from regbench.evaluation.comparison import distances
 from regbench.evaluation.find_predictors import find_predictors
 from regbench.evaluation.measured_baselines import measure
 from regbench.evaluation.predictions import CompactPredictions, Predictions
-from regbench.metrics.scores import normalized_scores, score, score_records
+from regbench.metrics.scores import score, score_records
 from regbench.models.predictor import Baseline, predict_in_batches, rows_at_once
+from regbench.results import normalized_scores
 from regbench.tracks import Track, load_track
 from regbench.utils import registry
 from regbench.utils.arrays import FloatArray, IntArray

@@ -12,8 +12,8 @@ from typing import Any
 
 from regbench.evaluation.predictions import Predictions
 from regbench.leaderboard.entry import canonical, digest_of, parse_entry
-from regbench.metrics.scores import normalized_scores, score, score_records
-from regbench.results import BaselineRecord
+from regbench.metrics.scores import score, score_records
+from regbench.results import BaselineRecord, normalized_scores
 from regbench.tracks import Track
 
 Path_ = tuple[str | int, ...]

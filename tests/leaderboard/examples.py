@@ -14,7 +14,7 @@ from regbench.data.instances import Instances
 from regbench.evaluation.baselines import score_baselines
 from regbench.evaluation.predictions import store
 from regbench.leaderboard.entry import Entry, InstanceScores
-from regbench.metrics.scores import Scores, normalized_scores, score, score_records
+from regbench.metrics.scores import Scores, score, score_records
 from regbench.models.predictor import predict_in_batches
 from regbench.results import (
     ArchitectureRecord,
@@ -25,6 +25,7 @@ from regbench.results import (
     SeedRecord,
     Selection,
     TrackRecord,
+    normalized_scores,
 )
 from regbench.tracks import SPLITS, Track
 from regbench.utils.arrays import FloatArray, IntArray

@@ -20,14 +20,8 @@ from regbench.metrics.metric import (
     metrics_told,
     score_positions,
 )
-from regbench.metrics.scores import (
-    Scores,
-    bin_width,
-    check_distributions,
-    normalized_scores,
-    score,
-)
-from regbench.results import BaselineRecord, ScoreRecord
+from regbench.metrics.scores import Scores, bin_width, check_distributions, score
+from regbench.results import BaselineRecord, ScoreRecord, normalized_scores
 from regbench.tasks.base import Parameters, Splits, Task, TokenIO
 from regbench.tracks import Track
 from regbench.utils import registry
