@@ -141,9 +141,8 @@ def load(
     if owner != config.architecture:
         raise UserError(f"the weights in {path} are those of '{owner}', not of '{config.architecture}'")
     own, io = resolve_options(cls, options), loaded.task.io
-    built_in = cls.__module__.startswith(f"{registry.ARCHITECTURE.package}.")  # others need not build without memory
-    try:
-        if built_in and not fits(sizes, cls, own, io):
+    try:  # code that is not built in need not build without memory
+        if registry.is_built_in(registry.ARCHITECTURE, cls) and not fits(sizes, cls, own, io):
             raise RuntimeError
         model = build(cls, own, io)
         load_weights(model, load_tensors(path)[0], str(path))

@@ -133,6 +133,6 @@ def _require_room(cls: type[Any], options: Options, io: IO) -> None:
         return
     tensors = [*model.parameters(), *model.buffers()]
     needed = _COPIES * sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else needed  # no Windows
     if needed > there:
         raise _too_large(cls, options, f"needs {needed >> 30:,} GiB in training, and this machine has {there >> 30:,}")

@@ -154,10 +154,10 @@ def packages_of(folders: Iterable[Path]) -> dict[str, str]:
 
 
 def _noted(folder: Path) -> list[tuple[Code, dict[str, str]]]:
-    """What has worked on a seed, in order. Before 2026-11-28 the packages were not noted."""
+    """What has worked on a seed, in order."""
     try:
         rows = json.loads((folder / CODE_FILE).read_text(encoding="utf-8"))
-        return [(Code(**row["code"]), row["packages"]) if "code" in row else (Code(**row), versions()) for row in rows]
+        return [(Code(**row["code"]), row["packages"]) for row in rows]
     except (OSError, ValueError, TypeError, KeyError):
         return []
 
