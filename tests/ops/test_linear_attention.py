@@ -103,3 +103,14 @@ def test_all_pairs_of_a_short_sequence(decay: str, length: int) -> None:
     read, state = pairs.reader(k, v, log_decay, final=True)
     naive = linear_attention(q, k, v, log_decay, torch.zeros_like(state), "naive")
     assert_same(gradients((read(q), state), inputs.given()), gradients(naive, inputs.given()), 1e-11)
+
+
+@pytest.mark.parametrize("backend", ["auto", "chunked", "naive"])
+@pytest.mark.parametrize("decay", DECAYS)
+def test_no_position_leaves_the_state(backend: str, decay: str) -> None:
+    q, k, v, log_decay, state = make((2, 3, 0, 4, 6), decay)
+    assert state is not None
+    for before in (state, torch.zeros_like(state)):
+        z, after = linear_attention(q, k, v, log_decay, before, backend)
+        assert z.shape == (2, 3, 0, 6)
+        assert torch.equal(after, before)

@@ -62,7 +62,7 @@ def reader(
     state, if it is needed or costs nothing.
     """
     length, most = k.shape[2], chunk_of(k.shape[3], v.shape[3])
-    if state is None and length <= SHORT * (most + k.shape[3] * v.shape[3] / (k.shape[3] + v.shape[3])):
+    if state is None and 0 < length <= SHORT * (most + k.shape[3] * v.shape[3] / (k.shape[3] + v.shape[3])):
         return pairs.reader(k, v, log_decay, final)
     keys, values = cut(k, most), cut(v, most)
     if log_decay.dim() == 1:
