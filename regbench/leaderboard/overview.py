@@ -18,7 +18,7 @@ from regbench.tracks import load_track
 from regbench.utils import registry
 
 ABILITIES = {
-    "recall-reach-v1": "recall",
+    "recall-reach-v2": "recall",
     "copy-reach-v1": "copying",
     "state-reach-v1": "state tracking",
     "automata-reach-v1": "automata",
@@ -161,8 +161,7 @@ class Overview:
             "all tested sizes. The order is by the mean area over the tracks that more than half of the rows have "
             f"({listed(self.counted) or 'none'}). Rows that lack one of these come last. A row is an architecture with its "
             "options. Heads and training options were chosen for each track on its validation split, so state and parameters "
-            "can differ between tracks. A state that grows is given after 1,024 tokens. On recall a reach below 2 may "
-            "mean that learning has not begun within the budget: recall-reach-v2 has three times as large a one."
+            "can differ between tracks. A state that grows is given after 1,024 tokens."
         )
 
 

@@ -41,7 +41,7 @@ from regbench.utils.guard import Refused
 
 BASELINES = "baselines.json"
 _TABLE = re.compile(r"([a-z0-9-]+-v[0-9]+)\.(md|csv|tex|svg)")
-_PICTURED = "recall-reach-v1"
+_PICTURED = "recall-reach-v2"
 _DRAWN = re.compile(b"drawn from [0-9a-f]{64}")
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
     c: f"\\{c}" for c in "&%$#_{}"

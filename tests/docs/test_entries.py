@@ -25,7 +25,7 @@ def test_the_choice_is_what_the_entries_say(capsys: pytest.CaptureFixture[str]) 
     assert (
         len(best)
         == regbench.entries()
-        .query("track == 'recall-reach-v1' and state <= 16384 and tier != 'claimed'")
+        .query("track == 'recall-reach-v2' and state <= 16384 and tier != 'claimed'")
         .entry.nunique()
     )
 

@@ -14,7 +14,7 @@ from regbench.tracks import load_track
 from regbench.tracks.suite import load_suite
 from regbench.utils import registry
 
-RECALL, COPY, STATE = "recall-reach-v1", "copy-reach-v1", "state-reach-v1"
+RECALL, COPY, STATE = "recall-reach-v2", "copy-reach-v1", "state-reach-v1"
 UNITS = {RECALL: "pairs", COPY: "symbols", STATE: "steps"}
 
 

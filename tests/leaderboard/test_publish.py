@@ -112,14 +112,14 @@ def test_readme_and_picture_show_how_far_each_architecture_goes(reach_boards: li
         cells = [line.cells.get(one.track) for one in found.abilities]
         words = [f"{cell.words} ({cell.area:.2f})" if cell else "" for cell in cells]
         assert row[3:5] == words, "what an architecture lacks is blank"
-    assert "![Reach in pairs against bytes of state](../leaderboard/recall-reach-v1.svg)" in text
-    picture = files["recall-reach-v1.svg"]
-    assert render(reach_boards)["recall-reach-v1.svg"] == picture
+    assert "![Reach in pairs against bytes of state](../leaderboard/recall-reach-v2.svg)" in text
+    picture = files["recall-reach-v2.svg"]
+    assert render(reach_boards)["recall-reach-v2.svg"] == picture
     write(tmp_path, files)
-    (tmp_path / "recall-reach-v1.svg").write_text(picture.replace("<path", "<path "))
+    (tmp_path / "recall-reach-v2.svg").write_text(picture.replace("<path", "<path "))
     assert outdated(tmp_path, files) == [], "what it was drawn from is the same"
     fewer = [dataclasses.replace(board, rows=board.rows[2:]) for board in reach_boards]
-    assert "recall-reach-v1.svg" in outdated(tmp_path, render(fewer))
+    assert "recall-reach-v2.svg" in outdated(tmp_path, render(fewer))
     assert "## How far" not in publish.readme(reach_boards[2:], [])
 
 
