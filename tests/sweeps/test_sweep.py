@@ -105,7 +105,8 @@ def test_trials_never_touch_the_test_split(swept: tuple[Sweep, Swept, Heard]) ->
     assert len(lost) == 3
     for folder in map(Path, lost):
         names = {path.name for path in folder.iterdir()}
-        assert names == {".lock", "metrics.jsonl", "checkpoint.safetensors", "trained.json", "code.json", "course"}
+        kept = {"metrics.jsonl", "checkpoint.safetensors", "trained.json", "code.json", "provenance.json"}
+        assert names == {".lock", "course", *kept}
         assert "legal_accuracy" not in (folder / "trained.json").read_text()
     assert done.failures == []
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import pydantic
 import pytest
 
-from regbench.models.build import resolve_options, split_settings
+from regbench.config import OF_TRAINING, parted
+from regbench.models.build import resolve_options
 from regbench.models.mixer import Mixer, Options
 from regbench.training.options import TrainingOptions, resolve_training
 from regbench.utils.errors import UserError
@@ -90,7 +91,7 @@ def test_numbers_may_be_written_as_yaml_reads_them() -> None:
 
 
 def test_settings_are_split_by_what_they_are_of() -> None:
-    assert split_settings({"d_model": 8, "training.epochs": 2}) == ({"d_model": 8}, {"epochs": 2})
+    assert parted({"d_model": 8, "training.epochs": 2}, OF_TRAINING) == ({"epochs": 2}, {"d_model": 8})
 
 
 @pytest.mark.parametrize("name", entries(ARCHITECTURE))
