@@ -194,11 +194,11 @@ def score_baselines(
 
 
 def named_baselines(track: Track, instances: Instances, names: Sequence[str] | None) -> list[Baseline]:
-    """The default baselines of these names in tables, where chance may stand too. None: all."""
+    """The default baselines of these names in tables. None: all."""
     found = {b.name: b for b in default_baselines(track, instances)}
     for name in names or ():
-        if name not in found and name != CHANCE:
-            raise UserError(f"{track.name} has no baseline '{name}'{nearest(name, [*found, CHANCE])}")
+        if name not in found:
+            raise UserError(f"{track.name} has no baseline '{name}'{nearest(name, found)}")
     return [baseline for name, baseline in found.items() if names is None or name in names]
 
 

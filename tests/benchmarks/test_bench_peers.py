@@ -25,8 +25,8 @@ from tests.benchmarks.step_speed import least_seconds
 SHAPES = ((64, 128, 16), (256, 512, 4))
 """Width, length, batch."""
 
-NOISE = 0.03
-"""By so much the ratio of the LSTM differs from run to run. It is PyTorch's own on both sides."""
+NOISE = {"lstm": 0.03, "gla": 0.03}
+"""Where both sides are the same code, PyTorch's LSTM or chunks, a ratio is noise, and what the backbone adds to a short step."""
 
 QUADRATIC = "linear_attention=quadratic"
 FORMS = {
@@ -124,7 +124,7 @@ def test_no_architecture_is_slower_than_plain_pytorch(
         for shape in SHAPES:
             least = least_seconds(steps(name, *shape), rounds=7)
             ratios.append(least["theirs"] / least["ours"])
-            if ratios[-1] < 1 - NOISE:
+            if ratios[-1] < 1 - NOISE.get(name, 0.0):
                 slower[f"{name}, width {shape[0]}"] = round(ratios[-1], 2)
         rows.append((name, *(f"{ratio:.2f}" for ratio in ratios)))
     heads = ("architecture", *(f"width {width}, length {length}, batch {batch}" for width, length, batch in SHAPES))
